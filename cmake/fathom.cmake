@@ -1,0 +1,63 @@
+# fathom_library(<folder> SRCS .. HDRS .. DEPS .. LIBS ..)
+#   One static library per folder. DEPS are fathom folders and are checked against the table below;
+#   LIBS are public outside libraries, PRIVATE_LIBS are used in .cc files only.
+# fathom_test(<name> SRCS .. DEPS .. LIBS .. LABELS ..)
+#   One GoogleTest program; every test case in it becomes a ctest entry with the labels.
+#
+# Headers are compiled alone by the target `all_verify_interface_header_sets`.
+
+# Which folder may use which (docs/architecture.md, "Folders"). A new arrow is a change here first.
+set(FATHOM_MAY_USE_base "")
+set(FATHOM_MAY_USE_checkpoint base)
+set(FATHOM_MAY_USE_tokenizer base)
+set(FATHOM_MAY_USE_chat base tokenizer)
+set(FATHOM_MAY_USE_backend base)
+set(FATHOM_MAY_USE_backend_reference base backend)
+set(FATHOM_MAY_USE_backend_cpu base backend)
+set(FATHOM_MAY_USE_model base checkpoint backend)
+set(FATHOM_MAY_USE_engine base checkpoint backend model)
+set(FATHOM_MAY_USE_server base tokenizer chat engine)
+
+set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
+
+add_library(fathom_options INTERFACE)
+target_compile_options(fathom_options INTERFACE
+  -Wall -Wextra -Wshadow -Wconversion -Werror -fno-math-errno -ffp-contract=off)
+# gcc 12 reports false maybe-uninitialized, array-bounds and restrict errors from inlined std:: code under sanitizers.
+if(FATHOM_SANITIZE)
+  target_compile_options(fathom_options INTERFACE
+    -fsanitize=${FATHOM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow>)
+  target_link_options(fathom_options INTERFACE -fsanitize=${FATHOM_SANITIZE})
+endif()
+
+function(fathom_library name)
+  cmake_parse_arguments(ARG "" "" "SRCS;HDRS;DEPS;LIBS;PRIVATE_LIBS" ${ARGN})
+  foreach(dep IN LISTS ARG_DEPS)
+    if(NOT dep IN_LIST FATHOM_MAY_USE_${name})
+      message(FATAL_ERROR "${name} must not depend on ${dep}; see the table in cmake/fathom.cmake")
+    endif()
+  endforeach()
+  add_library(fathom_${name} STATIC ${ARG_SRCS})
+  target_sources(fathom_${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_HDRS})
+  target_include_directories(fathom_${name} PUBLIC ${PROJECT_SOURCE_DIR})
+  list(TRANSFORM ARG_DEPS PREPEND fathom_)
+  target_link_libraries(fathom_${name} PUBLIC ${ARG_DEPS} ${ARG_LIBS} PRIVATE fathom_options ${ARG_PRIVATE_LIBS})
+endfunction()
+
+include(GoogleTest)
+function(fathom_test name)
+  if(NOT FATHOM_BUILD_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS;LIBS;LABELS" ${ARGN})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  add_executable(${name} ${ARG_SRCS})
+  list(TRANSFORM ARG_DEPS PREPEND fathom_)
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} ${ARG_LIBS} fathom_options GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE FATHOM_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+    FATHOM_BINARY_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
+endfunction()
