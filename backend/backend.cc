@@ -1,0 +1,75 @@
+#include "backend/backend.h"
+
+namespace fathom {
+
+Status Backend::EmbedExpand(const EmbedExpandArgs& args) {
+  FATHOM_RETURN_IF_ERROR(Check(args));
+  return DoEmbedExpand(args);
+}
+
+Status Backend::HcPreNorm(const HcPreNormArgs& args) {
+  FATHOM_RETURN_IF_ERROR(Check(args));
+  return DoHcPreNorm(args);
+}
+
+Status Backend::HcPost(const HcPostArgs& args) {
+  FATHOM_RETURN_IF_ERROR(Check(args));
+  return DoHcPost(args);
+}
+
+Status Backend::RmsNorm(const RmsNormArgs& args) {
+  FATHOM_RETURN_IF_ERROR(Check(args));
+  return DoRmsNorm(args);
+}
+
+Status Backend::Linear(const LinearArgs& args) {
+  FATHOM_RETURN_IF_ERROR(Check(args));
+  return DoLinear(args);
+}
+
+Status Backend::RopeTable(const RopeTableArgs& args) {
+  FATHOM_RETURN_IF_ERROR(Check(args));
+  return DoRopeTable(args);
+}
+
+Status Backend::QNormRopeKvInsert(const QNormRopeKvInsertArgs& args) {
+  FATHOM_RETURN_IF_ERROR(Check(args));
+  return DoQNormRopeKvInsert(args);
+}
+
+Status Backend::CompressInsert(const CompressInsertArgs& args) {
+  FATHOM_RETURN_IF_ERROR(Check(args));
+  return DoCompressInsert(args);
+}
+
+Status Backend::IndexerTopk(const IndexerTopkArgs& args) {
+  FATHOM_RETURN_IF_ERROR(Check(args));
+  return DoIndexerTopk(args);
+}
+
+Status Backend::SparseAttention(const SparseAttentionArgs& args) {
+  FATHOM_RETURN_IF_ERROR(Check(args));
+  return DoSparseAttention(args);
+}
+
+Status Backend::InverseRopeOut(const InverseRopeOutArgs& args) {
+  FATHOM_RETURN_IF_ERROR(Check(args));
+  return DoInverseRopeOut(args);
+}
+
+Status Backend::Route(const RouteArgs& args) {
+  FATHOM_RETURN_IF_ERROR(Check(args));
+  return DoRoute(args);
+}
+
+Status Backend::Moe(const MoeArgs& args) {
+  FATHOM_RETURN_IF_ERROR(Check(args));
+  return DoMoe(args);
+}
+
+Status Backend::Head(const HeadArgs& args) {
+  FATHOM_RETURN_IF_ERROR(Check(args));
+  return DoHead(args);
+}
+
+}  // namespace fathom

@@ -1,0 +1,91 @@
+// Backend: the fused operations that a DeepSeek-V4 forward pass is made of, on one device.
+//
+// The model calls these in a fixed order (model/forward.cc) and never asks which backend it has.
+// Each operation's contract is in its header under backend/ops/; the public methods check the
+// arguments and call the backend's own DoX. Operations of one backend are called by one thread at a
+// time. All backends in tree compute on host memory today; TensorViews point into it.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "backend/numerics.h"
+#include "backend/ops/compress_insert.h"
+#include "backend/ops/embed_expand.h"
+#include "backend/ops/hc_post.h"
+#include "backend/ops/hc_pre_norm.h"
+#include "backend/ops/head.h"
+#include "backend/ops/indexer_topk.h"
+#include "backend/ops/inverse_rope_out.h"
+#include "backend/ops/linear.h"
+#include "backend/ops/moe.h"
+#include "backend/ops/q_norm_rope_kv_insert.h"
+#include "backend/ops/rms_norm.h"
+#include "backend/ops/rope_table.h"
+#include "backend/ops/route.h"
+#include "backend/ops/sparse_attention.h"
+#include "base/status.h"
+
+namespace fathom {
+
+// Largest sizes that a run will use; a backend lays out its scratch memory from them.
+struct BackendLimits {
+  int max_rows = 0;  // tokens of one step
+  int max_cols = 0;  // widest input of any linear
+  int max_experts = 0;
+  int max_experts_per_token = 0;
+  int max_expert_width = 0;
+  int max_heads = 0;
+  int max_head_dim = 0;
+  int64_t max_positions = 0;  // longest sequence
+};
+
+class Backend {
+ public:
+  explicit Backend(Numerics numerics) : numerics_(numerics) {}
+  virtual ~Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  [[nodiscard]] virtual std::string_view name() const = 0;
+  [[nodiscard]] Numerics numerics() const { return numerics_; }
+
+  // Called once, before the first operation. kOutOfMemory when the scratch cannot be had.
+  virtual Status Prepare(const BackendLimits& limits) = 0;
+
+  Status EmbedExpand(const EmbedExpandArgs& args);
+  Status HcPreNorm(const HcPreNormArgs& args);
+  Status HcPost(const HcPostArgs& args);
+  Status RmsNorm(const RmsNormArgs& args);
+  Status Linear(const LinearArgs& args);
+  Status RopeTable(const RopeTableArgs& args);
+  Status QNormRopeKvInsert(const QNormRopeKvInsertArgs& args);
+  Status CompressInsert(const CompressInsertArgs& args);
+  Status IndexerTopk(const IndexerTopkArgs& args);
+  Status SparseAttention(const SparseAttentionArgs& args);
+  Status InverseRopeOut(const InverseRopeOutArgs& args);
+  Status Route(const RouteArgs& args);
+  Status Moe(const MoeArgs& args);
+  Status Head(const HeadArgs& args);
+
+ protected:
+  virtual Status DoEmbedExpand(const EmbedExpandArgs& args) = 0;
+  virtual Status DoHcPreNorm(const HcPreNormArgs& args) = 0;
+  virtual Status DoHcPost(const HcPostArgs& args) = 0;
+  virtual Status DoRmsNorm(const RmsNormArgs& args) = 0;
+  virtual Status DoLinear(const LinearArgs& args) = 0;
+  virtual Status DoRopeTable(const RopeTableArgs& args) = 0;
+  virtual Status DoQNormRopeKvInsert(const QNormRopeKvInsertArgs& args) = 0;
+  virtual Status DoCompressInsert(const CompressInsertArgs& args) = 0;
+  virtual Status DoIndexerTopk(const IndexerTopkArgs& args) = 0;
+  virtual Status DoSparseAttention(const SparseAttentionArgs& args) = 0;
+  virtual Status DoInverseRopeOut(const InverseRopeOutArgs& args) = 0;
+  virtual Status DoRoute(const RouteArgs& args) = 0;
+  virtual Status DoMoe(const MoeArgs& args) = 0;
+  virtual Status DoHead(const HeadArgs& args) = 0;
+
+ private:
+  Numerics numerics_;
+};
+
+}  // namespace fathom

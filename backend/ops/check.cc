@@ -1,0 +1,279 @@
+// Argument checks of all operations: shapes that disagree become kInvalidArgument before a backend
+// touches memory.
+#include <initializer_list>
+#include <string>
+
+#include "backend/backend.h"
+
+namespace fathom {
+namespace {
+
+// Collects the first disagreement of one operation.
+class ShapeCheck {
+ public:
+  explicit ShapeCheck(const char* op) : op_(op) {}
+
+  template <typename T>
+  ShapeCheck& Shape(const char* what, const TensorView<T>& view,
+                    std::initializer_list<int64_t> want) {
+    int i = 0;
+    bool same = static_cast<int>(want.size()) == view.rank();
+    for (int64_t d : want) same = same && view.dim(i++) == d;
+    if (!same || (view.size() > 0 && view.data() == nullptr)) {
+      Fail(std::string(what) + ": shape " +
+           Text({view.shape().data(), view.shape().data() + view.rank()}) + ", expected " +
+           Text(want));
+    }
+    return *this;
+  }
+  ShapeCheck& Matrix(const char* what, const WeightView& w, int64_t rows, int64_t cols) {
+    if (w.empty() || w.rows != rows || w.cols != cols) {
+      Fail(std::string(what) + ": " + std::to_string(w.rows) + " x " + std::to_string(w.cols) +
+           ", expected " + std::to_string(rows) + " x " + std::to_string(cols));
+    } else if (w.quantised() && w.scale == nullptr) {
+      Fail(std::string(what) + ": quantised weight without scales");
+    } else if (w.quantised() && w.cols % 128 != 0) {
+      Fail(std::string(what) + ": quantised weights need a multiple of 128 columns");
+    }
+    return *this;
+  }
+  ShapeCheck& That(bool condition, const char* what) {
+    if (!condition) Fail(what);
+    return *this;
+  }
+  [[nodiscard]] Status Done() const { return status_; }
+
+ private:
+  struct Dims {
+    const int64_t* begin;
+    const int64_t* end;
+  };
+  static std::string Text(Dims dims) {
+    std::string text = "[";
+    for (const int64_t* d = dims.begin; d != dims.end; ++d) {
+      if (d != dims.begin) text += ", ";
+      text += std::to_string(*d);
+    }
+    return text + "]";
+  }
+  static std::string Text(std::initializer_list<int64_t> dims) {
+    return Text(Dims{dims.begin(), dims.end()});
+  }
+  void Fail(const std::string& message) {
+    if (status_.ok()) status_ = InvalidArgument(std::string(op_) + ": " + message);
+  }
+  const char* op_;
+  Status status_;
+};
+
+bool TablesMatch(const StepPlan* plan, CacheKind kind) {
+  return plan->TablesFor(kind).size() == plan->sequences.size();
+}
+
+}  // namespace
+
+Status Check(const EmbedExpandArgs& a) {
+  ShapeCheck check("embed_expand");
+  check.Shape("hc", a.hc, {static_cast<int64_t>(a.token_ids.size()), a.hc.dim(1), a.table.cols})
+      .That(a.table.dtype == DType::kBF16, "table must be bf16");
+  for (TokenId id : a.token_ids) {
+    if (id < 0 || id >= a.table.rows) {
+      return InvalidArgument("embed_expand: token id " + std::to_string(id) +
+                             " outside the vocabulary of " + std::to_string(a.table.rows));
+    }
+  }
+  return check.Done();
+}
+
+Status Check(const HcPreNormArgs& a) {
+  const int64_t n = a.hc.dim(0), hc = a.hc.dim(1), d = a.hc.dim(2), mixes = (2 + hc) * hc;
+  return ShapeCheck("hc_pre_norm")
+      .That(a.hc.rank() == 3 && hc >= 1 && hc <= kMaxHcMult, "hc must be [n, hc_mult, D]")
+      .Shape("fn", a.fn, {mixes, hc * d})
+      .Shape("base", a.base, {mixes})
+      .Shape("scale", a.scale, {3})
+      .Shape("norm_weight", a.norm_weight, {d})
+      .Shape("x", a.x, {n, d})
+      .Shape("post", a.post, {n, hc})
+      .Shape("comb", a.comb, {n, hc, hc})
+      .That(a.sinkhorn_iters >= 1, "sinkhorn_iters must be at least 1")
+      .Done();
+}
+
+Status Check(const HcPostArgs& a) {
+  const int64_t n = a.hc.dim(0), hc = a.hc.dim(1), d = a.hc.dim(2);
+  return ShapeCheck("hc_post")
+      .That(a.hc.rank() == 3 && hc <= kMaxHcMult, "hc must be [n, hc_mult, D]")
+      .Shape("out", a.out, {n, d})
+      .Shape("post", a.post, {n, hc})
+      .Shape("comb", a.comb, {n, hc, hc})
+      .Done();
+}
+
+Status Check(const RmsNormArgs& a) {
+  return ShapeCheck("rms_norm")
+      .Shape("weight", a.weight, {a.x.dim(1)})
+      .Shape("out", a.out, {a.x.dim(0), a.x.dim(1)})
+      .Done();
+}
+
+Status Check(const LinearArgs& a) {
+  const int64_t n = a.x.dim(0), k = a.x.dim(1);
+  ShapeCheck check("linear");
+  check.Matrix("first", a.first.weight, a.first.weight.rows, k)
+      .Shape("first.out", a.first.out, {n, a.first.weight.rows});
+  if (!a.second.weight.empty()) {
+    check.Matrix("second", a.second.weight, a.second.weight.rows, k)
+        .Shape("second.out", a.second.out, {n, a.second.weight.rows})
+        .That(a.first.weight.quantised() == a.second.weight.quantised(),
+              "both weights must take the same input format");
+  }
+  return check.Done();
+}
+
+Status Check(const RopeTableArgs& a) {
+  return ShapeCheck("rope_table")
+      .Shape("cos_sin", a.cos_sin,
+             {static_cast<int64_t>(a.positions.size()), a.frequencies.dim(0), 2})
+      .Done();
+}
+
+Status Check(const QNormRopeKvInsertArgs& a) {
+  const int64_t n = a.q.dim(0), d = a.q.dim(2), rope = 2 * a.cos_sin.dim(1);
+  return ShapeCheck("q_norm_rope_kv_insert")
+      .That(a.plan != nullptr && !a.swa.empty(), "plan and page needed")
+      .That(a.q.rank() == 3 && a.plan->num_rows() == n, "q must be [rows, H, d]")
+      .Shape("kv", a.kv, {n, d})
+      .Shape("kv_norm_weight", a.kv_norm_weight, {d})
+      .Shape("cos_sin", a.cos_sin, {n, rope / 2, 2})
+      .That(rope <= d && a.swa.format.dim == d, "page entries must hold d values")
+      .That(TablesMatch(a.plan, CacheKind::kSwaKv), "one block table per sequence")
+      .Done();
+}
+
+Status Check(const CompressInsertArgs& a) {
+  const int64_t n = a.kv_rows.dim(0), coff = a.ratio == 4 ? 2 : 1, width = a.norm_weight.dim(0);
+  int64_t entries = 0;
+  if (a.plan != nullptr && a.ratio > 0) {
+    for (const SequenceRows& rows : a.plan->sequences)
+      entries += EntriesEnding(rows, a.ratio).count;
+  }
+  return ShapeCheck("compress_insert")
+      .That(a.ratio == 4 || a.ratio == 128, "ratio must be 4 or 128")
+      .That(a.plan != nullptr && !a.state.empty() && !a.out.empty(), "plan and pages needed")
+      .That(a.plan->num_rows() == n, "one row per token of the step")
+      .Shape("kv_rows", a.kv_rows, {n, coff * width})
+      .Shape("score_rows", a.score_rows, {n, coff * width})
+      .Shape("ape", a.ape, {a.ratio, coff * width})
+      .Shape("anchor_cos_sin", a.anchor_cos_sin, {entries, a.anchor_cos_sin.dim(1), 2})
+      .That(a.state.format.dim == 2 * coff * width && a.out.format.dim == width, "page formats")
+      .That(TablesMatch(a.plan, a.state_kind) && TablesMatch(a.plan, a.out_kind),
+            "one block table per sequence")
+      .Done();
+}
+
+Status Check(const IndexerTopkArgs& a) {
+  const int64_t n = a.q.dim(0), heads = a.q.dim(1), d = a.q.dim(2);
+  return ShapeCheck("indexer_topk")
+      .That(a.plan != nullptr && !a.keys.empty(), "plan and pages needed")
+      .That(a.q.rank() == 3 && a.plan->num_rows() == n, "q must be [rows, Hi, di]")
+      .That(d > 0 && (d & (d - 1)) == 0 && d % 32 == 0, "di must be a power of two, at least 32")
+      .That(a.keys.format.dim == d, "page entries must hold di values")
+      .Shape("head_weights", a.head_weights, {n, heads})
+      .Shape("cos_sin", a.cos_sin, {n, a.cos_sin.dim(1), 2})
+      .That(a.topk >= 1, "topk must be at least 1")
+      .Shape("entries", a.entries, {n, a.topk})
+      .Shape("num_entries", a.num_entries, {n})
+      .That(TablesMatch(a.plan, CacheKind::kC4IndexKeys), "one block table per sequence")
+      .Done();
+}
+
+Status Check(const SparseAttentionArgs& a) {
+  const int64_t n = a.q.dim(0), heads = a.q.dim(1), d = a.q.dim(2);
+  ShapeCheck check("sparse_attention");
+  check.That(a.plan != nullptr && !a.swa.empty() && a.window >= 1, "plan, pages and window needed")
+      .That(a.q.rank() == 3 && a.plan->num_rows() == n, "q must be [rows, H, d]")
+      .That(a.swa.format.dim == d, "page entries must hold d values")
+      .Shape("sink", a.sink, {heads})
+      .Shape("out", a.out, {n, heads, d})
+      .That(a.compressed.empty() == (a.ratio == 0), "compressed pages exactly when ratio is not 0");
+  if (!a.compressed.empty()) {
+    check.That(a.compressed.format.dim == d, "compressed entries must hold d values")
+        .That(TablesMatch(a.plan, a.compressed_kind), "one block table per sequence");
+  }
+  if (!a.entries.empty()) {
+    check.Shape("entries", a.entries, {n, a.entries.dim(1)})
+        .Shape("num_entries", a.num_entries, {n});
+  }
+  return check.Done();
+}
+
+Status Check(const InverseRopeOutArgs& a) {
+  const int64_t n = a.o.dim(0), heads = a.o.dim(1), d = a.o.dim(2);
+  return ShapeCheck("inverse_rope_out")
+      .That(a.o.rank() == 3 && a.groups >= 1 && heads % a.groups == 0,
+            "heads must divide into groups")
+      .Matrix("wo_a", a.wo_a, a.out.dim(1), heads / a.groups * d)
+      .Shape("cos_sin", a.cos_sin, {n, a.cos_sin.dim(1), 2})
+      .Shape("out", a.out, {n, a.out.dim(1)})
+      .That(a.out.dim(1) % a.groups == 0, "outputs must divide into groups")
+      .Done();
+}
+
+Status Check(const RouteArgs& a) {
+  const int64_t n = a.x.dim(0), k = a.experts.dim(1);
+  ShapeCheck check("route");
+  check.Matrix("gate", a.gate, a.gate.rows, a.x.dim(1))
+      .Shape("experts", a.experts, {n, k})
+      .Shape("weights", a.weights, {n, k})
+      .That(k >= 1 && k <= kMaxExpertsPerToken && k <= a.gate.rows,
+            "experts per token out of range");
+  if (a.hash_table.empty()) {
+    check.Shape("bias", a.bias, {a.gate.rows});
+  } else {
+    check.Shape("hash_table", a.hash_table, {a.hash_table.dim(0), k})
+        .That(static_cast<int64_t>(a.token_ids.size()) == n, "hash routing needs token ids");
+    for (TokenId id : a.token_ids)
+      check.That(id >= 0 && id < a.hash_table.dim(0), "token id outside hash table");
+  }
+  return check.Done();
+}
+
+Status Check(const MoeArgs& a) {
+  const int64_t n = a.x.dim(0), d = a.x.dim(1);
+  ShapeCheck check("moe");
+  check.That(!a.routed.empty(), "routed experts needed")
+      .Shape("experts", a.experts, {n, a.experts.dim(1)})
+      .Shape("weights", a.weights, {n, a.experts.dim(1)})
+      .Shape("out", a.out, {n, d});
+  const auto expert = [&](const ExpertWeights& e) {
+    check.Matrix("w1", e.w1, e.w1.rows, d)
+        .Matrix("w3", e.w3, e.w1.rows, d)
+        .Matrix("w2", e.w2, d, e.w1.rows);
+  };
+  for (const ExpertWeights& e : a.routed) expert(e);
+  expert(a.shared);
+  for (int64_t i = 0; i < a.experts.size(); ++i) {
+    check.That(
+        a.experts.data()[i] >= 0 && a.experts.data()[i] < static_cast<int64_t>(a.routed.size()),
+        "expert id out of range");
+  }
+  return check.Done();
+}
+
+Status Check(const HeadArgs& a) {
+  const int64_t n = a.hc.dim(0), hc = a.hc.dim(1), d = a.hc.dim(2),
+                m = static_cast<int64_t>(a.rows.size());
+  ShapeCheck check("head");
+  check.That(a.hc.rank() == 3 && hc <= kMaxHcMult, "hc must be [n, hc_mult, D]")
+      .Shape("fn", a.fn, {hc, hc * d})
+      .Shape("base", a.base, {hc})
+      .Shape("scale", a.scale, {1})
+      .Shape("norm_weight", a.norm_weight, {d})
+      .Matrix("head", a.head, a.head.rows, d)
+      .Shape("logits", a.logits, {m, a.head.rows});
+  for (int row : a.rows) check.That(row >= 0 && row < n, "row out of range");
+  return check.Done();
+}
+
+}  // namespace fathom

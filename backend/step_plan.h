@@ -1,0 +1,41 @@
+// StepPlan: which tokens one forward pass computes, and where their cache entries live. Data only.
+//
+// Rows are the step's tokens, flattened; the rows of one sequence are consecutive and so are their
+// positions. Everything is borrowed from the planner and constant during the step.
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "backend/page_format.h"
+#include "base/types.h"
+
+namespace fathom {
+
+// One sequence's share of a step.
+struct SequenceRows {
+  int first_row = 0;
+  int num_rows = 0;
+  Position start = 0;  // position of first_row; positions below it are in the cache already
+};
+
+struct StepPlan {
+  std::span<const TokenId> token_ids;   // [rows]
+  std::span<const Position> positions;  // [rows]
+  std::span<const SequenceRows> sequences;
+  // Block tables of a class, one per sequence.
+  std::array<std::span<const BlockTable>, kNumCacheClasses> tables;
+  // Rows whose logits are wanted, ascending.
+  std::span<const int> logits_rows;
+
+  [[nodiscard]] int num_rows() const { return static_cast<int>(token_ids.size()); }
+  [[nodiscard]] std::span<const BlockTable> TablesFor(CacheKind kind) const {
+    return tables[static_cast<size_t>(ClassOf(kind))];
+  }
+};
+
+// Entries of ratio `ratio` that a query at `position` may see: those whose last token is at or
+// before it.
+constexpr int VisibleEntries(Position position, int ratio) { return (position + 1) / ratio; }
+
+}  // namespace fathom

@@ -1,0 +1,35 @@
+// WeightView: one matrix of the checkpoint, as stored.
+//
+// Borrowed from the checkpoint's mapping; a backend may keep a repacked copy of its own
+// (Backend::Prepare). Matrices are row-major [out, in] and y = W x.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace fathom {
+
+struct WeightView {
+  // kF8E4M3: [rows, cols] codes, one ue8m0 scale per 128x128 block, [ceil(rows/128),
+  // ceil(cols/128)]. kI8:     [rows, cols/2] packed e2m1 (low nibble = even column), one ue8m0
+  // scale per 32 columns,
+  //          [rows, cols/32].
+  // kBF16, kF32: no scales.
+  DType dtype = DType::kF32;
+  const void* data = nullptr;
+  const uint8_t* scale = nullptr;
+  int rows = 0;  // outputs
+  int cols = 0;  // inputs
+
+  [[nodiscard]] bool empty() const { return data == nullptr; }
+  // True for the formats whose inputs the official code rounds to e4m3 in groups of 128.
+  [[nodiscard]] bool quantised() const { return dtype == DType::kF8E4M3 || dtype == DType::kI8; }
+};
+
+// One SwiGLU expert: w1 = gate, w3 = up [I, D]; w2 = down [D, I].
+struct ExpertWeights {
+  WeightView w1, w2, w3;
+};
+
+}  // namespace fathom
