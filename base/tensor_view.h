@@ -42,6 +42,8 @@ class TensorView {
     FATHOM_DCHECK(i >= 0 && i < shape_[0], "row index out of range");
     return {data_ + i * row_size(), static_cast<size_t>(row_size())};
   }
+  // All elements in order.
+  [[nodiscard]] std::span<T> elements() const { return {data_, static_cast<size_t>(size())}; }
   // The first `n` slices of the first dimension.
   [[nodiscard]] TensorView First(int64_t n) const { return Slice(0, n); }
   [[nodiscard]] TensorView Slice(int64_t begin, int64_t n) const {
