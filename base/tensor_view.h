@@ -26,8 +26,9 @@ class TensorView {
   TensorView(T* data, int64_t d0, int64_t d1, int64_t d2, int64_t d3)
       : data_(data), shape_{d0, d1, d2, d3}, rank_(4) {}
   // A view of mutable elements may be read through a view of const ones.
-  TensorView(const TensorView<std::remove_const_t<T>>& other)  // NOLINT(google-explicit-constructor)
-    requires std::is_const_v<T>
+  template <typename U>
+  requires(std::is_same_v<const U, T>)
+      TensorView(const TensorView<U>& other)  // NOLINT(google-explicit-constructor)
       : data_(other.data()), shape_(other.shape()), rank_(other.rank()) {}
 
   [[nodiscard]] T* data() const { return data_; }
