@@ -24,8 +24,8 @@ constexpr int kActivationGroup = 128;
 constexpr int kKvGroup = 64;     // fp8 groups of the unrotated channels of cached keys
 constexpr int kIndexGroup = 32;  // fp4 groups of index keys and queries
 
-// Reads typed members of one JSON object and notes everything that is not as it should be. After a
-// problem the returned value is some value in range, so that reading goes on to the next problem.
+// Reads typed members of one JSON object and notes everything that is not as it should be, so that
+// all problems of a file are found in one reading.
 class Fields {
  public:
   Fields(const Json& object, std::string prefix, Problems& problems)
@@ -40,11 +40,12 @@ class Fields {
     problems_.Add(prefix_ + name + ": " + what);
   }
 
+  // 0 after a problem.
   int Int(const char* name, int low, int high, std::optional<int> fallback = std::nullopt) {
     const Json* value = Find(name);
     if (value == nullptr) {
       if (!fallback) Problem(name, "missing");
-      return fallback.value_or(low);
+      return fallback.value_or(0);
     }
     if (const auto number = AsInt(*value); number && *number >= low && *number <= high) {
       return *number;
@@ -52,15 +53,15 @@ class Fields {
     Problem(name, Quoted(value->dump(-1, ' ', true, Json::error_handler_t::replace)) +
                       " is not an integer from " + std::to_string(low) + " to " +
                       std::to_string(high));
-    return low;
+    return 0;
   }
 
-  // Exclusive bounds where `low` is 0 and must not be reached say so with `positive`.
+  // At least 0, or above it when `positive`. 2 after a problem, which passes all later checks.
   double Real(const char* name, bool positive, std::optional<double> fallback = std::nullopt) {
     const Json* value = Find(name);
     if (value == nullptr) {
       if (!fallback) Problem(name, "missing");
-      return fallback.value_or(1.0);
+      return fallback.value_or(2.0);
     }
     if (value->is_number()) {
       // The limit keeps the value finite in fp32.
@@ -69,7 +70,7 @@ class Fields {
     }
     Problem(name, Quoted(value->dump(-1, ' ', true, Json::error_handler_t::replace)) +
                       (positive ? " is not a positive number" : " is not a number of at least 0"));
-    return 1.0;
+    return 2.0;
   }
 
   // A property that fathom has in one form only; absent means that form.
@@ -183,7 +184,9 @@ void ReadSchedule(Fields& fields, Problems& problems, ModelConfig& config) {
   const Json* ratios = fields.Find("compress_ratios");
   const Json* types = fields.Find("layer_types");
   const auto num_layers = static_cast<size_t>(config.num_layers);
+  const size_t problems_before = problems.count();
   const int num_mtp = fields.Int("num_nextn_predict_layers", 0, 16, 1);
+  if (problems.count() > problems_before) return;
   config.has_dspark = fields.Find("dspark_block_size") != nullptr;
   if (ratios == nullptr && types == nullptr) {
     return fields.Problem("compress_ratios", "missing (and there are no layer_types)");
@@ -322,7 +325,7 @@ class OneOf {
   // A problem when it was nowhere.
   double Required() {
     if (value_ == 0.0) fields_.Problem(name_, "missing");
-    return value_ == 0.0 ? 1.0 : value_;
+    return value_ == 0.0 ? 2.0 : value_;
   }
 
  private:
@@ -376,13 +379,11 @@ void ReadRope(Fields& fields, Problems& problems, ModelConfig& config) {
   config.compress_rope_theta = compress_theta.Required();
   // Base 1 gives every channel one frequency, and the YaRN bounds divide by its logarithm.
   if (config.rope_theta <= 1.0) fields.Problem("rope_theta", "must be above 1");
-  if (compress_theta.value() != 0.0 && config.compress_rope_theta <= 1.0) {
-    fields.Problem("compress_rope_theta", "must be above 1");
-  }
+  if (config.compress_rope_theta <= 1.0) fields.Problem("compress_rope_theta", "must be above 1");
 
   OneOf rope_dim(fields, "qk_rope_head_dim");
   if (fields.Find("qk_rope_head_dim") != nullptr) {
-    rope_dim.SeeValue(fields.Int("qk_rope_head_dim", 2, 4096));
+    rope_dim.SeeValue(std::max(2, fields.Int("qk_rope_head_dim", 2, 4096)));
   }
   if (rotary_factor.value() > 1.0) {
     fields.Problem("partial_rotary_factor", "must be at most 1");
@@ -493,6 +494,8 @@ Result<ModelConfig> ParseModelConfig(std::string_view json, std::string_view sou
     return InvalidArgument(where + ": " + std::to_string(json.size()) +
                            " bytes are too many for a config.json");
   }
+  // The JSON parser takes a NUL for the end of the text.
+  if (json.find('\0') != json.npos) return InvalidArgument(where + ": holds a NUL byte");
   if (JsonDepth(json) > kMaxConfigDepth) return InvalidArgument(where + ": nested too deeply");
   const Json root = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (root.is_discarded()) return InvalidArgument(where + ": not well-formed JSON");
@@ -503,13 +506,13 @@ Result<ModelConfig> ParseModelConfig(std::string_view json, std::string_view sou
   FATHOM_RETURN_IF_ERROR(RefuseOtherModels(fields, source));
   ModelConfig config;
   ReadSizes(fields, config);
-  ReadSchedule(fields, problems, config);
-  ReadHashLayers(fields, config);
-  ReadRope(fields, problems, config);
-  ReadTokenIds(fields, config);
+  // What depends on a size that is itself wrong would only repeat the problem.
+  if (config.num_layers > 0) ReadSchedule(fields, problems, config);
+  if (config.num_layers > 0) ReadHashLayers(fields, config);
+  if (config.head_dim > 0) ReadRope(fields, problems, config);
+  if (config.vocab_size > 0) ReadTokenIds(fields, config);
   CheckQuantization(fields, problems);
   CheckFixedProperties(fields);
-  // With a size missing or out of range, relations between sizes would only repeat the problem.
   if (problems.empty()) CheckGeometry(fields, config);
   FATHOM_RETURN_IF_ERROR(problems.ToStatus(StatusCode::kInvalidArgument, source));
   return config;

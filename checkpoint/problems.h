@@ -22,6 +22,7 @@ class Problems {
     if (listed_.size() < kMaxListed) listed_.push_back(std::move(problem));
   }
   [[nodiscard]] bool empty() const { return count_ == 0; }
+  [[nodiscard]] size_t count() const { return count_; }
   // "source: 2 problems:\n  first\n  second"; OK when there are none.
   [[nodiscard]] Status ToStatus(StatusCode code, std::string_view source) const;
 

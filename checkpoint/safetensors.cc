@@ -149,19 +149,6 @@ uint64_t ReadLength(std::span<const std::byte> bytes) {
   return length;
 }
 
-// Bytes that a tensor of this dtype and shape has; nothing when they do not fit 64 bits.
-std::optional<uint64_t> ByteSize(DType dtype, const std::vector<int64_t>& shape) {
-  auto bytes = static_cast<uint64_t>(DTypeBytes(dtype));
-  // A zero makes the product zero wherever it stands, whatever the other dimensions would overflow.
-  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
-  for (const int64_t dim : shape) {
-    if (dim < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(dim), &bytes)) {
-      return std::nullopt;
-    }
-  }
-  return bytes;
-}
-
 // Offsets of each tensor against its shape and the file.
 void CheckEntry(const HeaderEntry& entry, uint64_t data_begin, uint64_t data_bytes,
                 Problems& problems) {
@@ -174,7 +161,7 @@ void CheckEntry(const HeaderEntry& entry, uint64_t data_begin, uint64_t data_byt
     return problems.Add(what + " reach beyond the file, which has " + std::to_string(data_bytes) +
                         " bytes of data (truncated?)");
   }
-  const auto bytes = ByteSize(*entry.dtype, entry.shape);
+  const auto bytes = TensorBytes(*entry.dtype, entry.shape);
   const std::string type = std::string(DTypeName(*entry.dtype)) + " " + ShapeText(entry.shape);
   if (!bytes) return problems.Add(Quoted(entry.name) + ": size of " + type + " overflows");
   if (*bytes != end - begin) {
@@ -210,6 +197,18 @@ void CheckCoverage(const std::vector<const HeaderEntry*>& entries, uint64_t data
 
 }  // namespace
 
+std::optional<uint64_t> TensorBytes(DType dtype, const std::vector<int64_t>& shape) {
+  auto bytes = static_cast<uint64_t>(DTypeBytes(dtype));
+  bool overflow = false;
+  for (const int64_t dim : shape) {
+    if (dim < 0) return std::nullopt;
+    // Goes on after an overflow: a later zero makes the product zero all the same.
+    overflow |= __builtin_mul_overflow(bytes, static_cast<uint64_t>(dim), &bytes);
+    if (dim == 0) return 0;
+  }
+  return overflow ? std::nullopt : std::optional(bytes);
+}
+
 Result<std::vector<StoredTensor>> ParseSafetensors(std::span<const std::byte> file,
                                                    std::string_view source) {
   const std::string where = std::string(source) + ": ";
@@ -224,6 +223,8 @@ Result<std::vector<StoredTensor>> ParseSafetensors(std::span<const std::byte> fi
   const std::string_view header(reinterpret_cast<const char*>(file.data()) + kLengthBytes,
                                 static_cast<size_t>(header_bytes));
   if (!header.starts_with('{')) return DataLoss(where + "header does not begin with {");
+  // The JSON parser takes a NUL for the end of the text.
+  if (header.find('\0') != header.npos) return DataLoss(where + "header holds a NUL byte");
   HeaderReader reader;
   if (!Json::sax_parse(header.begin(), header.end(), &reader))
     return DataLoss(where + reader.error);

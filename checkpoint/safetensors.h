@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,6 +31,9 @@ struct StoredTensor {
   std::vector<int64_t> shape;
   std::span<const std::byte> data;  // little endian, row-major, aligned to its element size
 };
+
+// Bytes of a tensor; nothing when a dimension is negative or the product does not fit 64 bits.
+std::optional<uint64_t> TensorBytes(DType dtype, const std::vector<int64_t>& shape);
 
 // The tensors of the file whose bytes are `file`, in order of name; their data points into it, so
 // it must be aligned to 8 bytes. `source` names it in messages. kDataLoss for damage.

@@ -33,18 +33,11 @@ std::string JsonString(const std::string& text) {
 }
 
 Status CheckTensor(const StoredTensor& tensor, const std::string& where) {
-  uint64_t bytes = static_cast<uint64_t>(DTypeBytes(tensor.dtype));
-  for (const int64_t dim : tensor.shape) {
-    if (dim < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(dim), &bytes)) {
-      return InvalidArgument(where + Quoted(tensor.name) + ": shape " + ShapeText(tensor.shape));
-    }
-  }
-  if (bytes != tensor.data.size()) {
-    return InvalidArgument(where + Quoted(tensor.name) + ": " + std::to_string(tensor.data.size()) +
-                           " bytes of data, its shape " + ShapeText(tensor.shape) + " has " +
-                           std::to_string(bytes));
-  }
-  return OkStatus();
+  const auto bytes = TensorBytes(tensor.dtype, tensor.shape);
+  if (bytes && *bytes == tensor.data.size()) return OkStatus();
+  return InvalidArgument(where + Quoted(tensor.name) + ": " + std::to_string(tensor.data.size()) +
+                         " bytes of data do not fill " + std::string(DTypeName(tensor.dtype)) +
+                         " " + ShapeText(tensor.shape));
 }
 
 // The JSON header, padded so that data begins at a multiple of 8.

@@ -116,6 +116,8 @@ class IndexReader : public nlohmann::json_sax<Json> {
 
 Result<ShardIndex> ParseShardIndex(std::string_view json, std::string_view source) {
   const std::string where = std::string(source) + ": ";
+  // The JSON parser takes a NUL for the end of the text.
+  if (json.find('\0') != json.npos) return DataLoss(where + "holds a NUL byte");
   IndexReader reader;
   if (!Json::sax_parse(json.begin(), json.end(), &reader)) return DataLoss(where + reader.error);
   if (!reader.has_weight_map || reader.index.entries.empty()) {
