@@ -79,7 +79,8 @@ class Conversation {
 
   Status Answer(const InterruptGuard& interrupt) {
     ChatPrompt prompt;
-    if (const auto error = model_.front_end->PrepareChat(ChatBody(turns_, thinking_), {}, &prompt)) {
+    if (const auto error =
+            model_.front_end->PrepareChat(ChatBody(turns_, thinking_), {}, &prompt)) {
       return InvalidArgument(error->message);
     }
     const int64_t room =
@@ -114,7 +115,8 @@ class Conversation {
     std::cout << std::endl;
     FATHOM_RETURN_IF_ERROR(outcome.status());
     if (outcome->reason == FinishReason::kAborted) std::cout << "(stopped)\n";
-    if (outcome->reason == FinishReason::kLength) std::cout << "(cut at --max-tokens or the context)\n";
+    if (outcome->reason == FinishReason::kLength)
+      std::cout << "(cut at --max-tokens or the context)\n";
     turns_.push_back({"assistant", outcome->content, outcome->reasoning});
     return OkStatus();
   }

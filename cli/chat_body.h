@@ -11,7 +11,7 @@
 namespace fathom::cli {
 
 struct ChatTurn {
-  std::string role;       // system, user or assistant
+  std::string role;  // system, user or assistant
   std::string content;
   std::string reasoning;  // of an assistant turn; empty for none
 };
@@ -19,8 +19,8 @@ struct ChatTurn {
 // The body of a chat request. `thinking`: off, high or max.
 JsonValue ChatBody(const std::vector<ChatTurn>& turns, std::string_view thinking);
 
-// The body made of a JSON text that is a list of messages or a whole request. A request's own thinking
-// fields win over `thinking`; a list takes `thinking`.
+// The body made of a JSON text that is a list of messages or a whole request. A request's own
+// thinking fields win over `thinking`; a list takes `thinking`.
 Result<JsonValue> ChatBodyFromMessages(std::string_view json, std::string_view thinking);
 
 }  // namespace fathom::cli

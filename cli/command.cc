@@ -43,14 +43,17 @@ void AddSamplingOptions(CLI::App& command, SamplingOptions& o) {
   const char* group = "Sampling (defaults: the model's generation_config.json)";
   command.add_option("--temperature", o.temperature, "0 takes the most likely token each time")
       ->group(group);
-  command.add_option("--top-p", o.top_p, "Draw from the likeliest tokens that hold this probability")
+  command
+      .add_option("--top-p", o.top_p, "Draw from the likeliest tokens that hold this probability")
       ->group(group);
-  command.add_option("--top-k", o.top_k, "Draw from this many likeliest tokens; 0 is off")->group(group);
+  command.add_option("--top-k", o.top_k, "Draw from this many likeliest tokens; 0 is off")
+      ->group(group);
   command.add_option("--min-p", o.min_p, "Drop tokens less likely than this share of the best one")
       ->group(group);
   command.add_option("--presence-penalty", o.presence_penalty, "-2 to 2")->group(group);
   command.add_option("--frequency-penalty", o.frequency_penalty, "-2 to 2")->group(group);
-  command.add_option("--repetition-penalty", o.repetition_penalty, "Above 0; 1 is off")->group(group);
+  command.add_option("--repetition-penalty", o.repetition_penalty, "Above 0; 1 is off")
+      ->group(group);
   command.add_option("--seed", o.seed, "Same seed, same answer")->group(group);
 }
 

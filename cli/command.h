@@ -1,4 +1,5 @@
-// What the commands of the `fathom` program share: how one is added, and the options that several have.
+// What the commands of the `fathom` program share: how one is added, and the options that several
+// have.
 #pragma once
 
 #include <CLI/CLI.hpp>

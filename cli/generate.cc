@@ -41,7 +41,8 @@ struct Prompt {
 
 Result<Prompt> EncodeChat(const JsonValue& body, const TextFrontEnd& front_end) {
   ChatPrompt chat;
-  if (const auto error = front_end.PrepareChat(body, {}, &chat)) return InvalidArgument(error->message);
+  if (const auto error = front_end.PrepareChat(body, {}, &chat))
+    return InvalidArgument(error->message);
   if (chat.wants_long_context) {
     spdlog::warn("effort max is made for a context of at least 393216 tokens");
   }
@@ -97,7 +98,8 @@ std::string OutcomeJson(const RequestOutcome& outcome, const TextFrontEnd& front
     for (const TokenEvent& event : outcome.tokens) {
       nlohmann::ordered_json item = entry(event.token, event.logprob);
       item["top_logprobs"] = nlohmann::ordered_json::array();
-      for (const TokenLogprob& top : event.top) item["top_logprobs"].push_back(entry(top.token, top.logprob));
+      for (const TokenLogprob& top : event.top)
+        item["top_logprobs"].push_back(entry(top.token, top.logprob));
       json["logprobs"].push_back(std::move(item));
     }
   }
@@ -119,7 +121,8 @@ int Run(const Options& o) {
   GenerateRequest request;
   request.id = "generate";
   request.sampling = ToSamplingParams(o.sampling, loaded->sampling_defaults);
-  const int64_t room = loaded->engine->info().max_model_len - static_cast<int64_t>(prompt->ids.size());
+  const int64_t room =
+      loaded->engine->info().max_model_len - static_cast<int64_t>(prompt->ids.size());
   if (room < 1) {
     return Fail(InvalidArgument("the prompt has " + std::to_string(prompt->ids.size()) +
                                 " tokens, the maximum context length is " +
@@ -146,14 +149,16 @@ int Run(const Options& o) {
     }
     std::cout << delta.text << std::flush;
   };
-  auto outcome = RunRequest(*loaded->engine, front_end, std::move(request), output, print, interrupt.flag());
+  auto outcome =
+      RunRequest(*loaded->engine, front_end, std::move(request), output, print, interrupt.flag());
   if (shown == OutputState::kReasoning && HasStyles()) std::cout << kReset;
   if (!outcome.ok()) return Fail(outcome.status());
   if (o.json) {
     std::cout << OutcomeJson(*outcome, front_end, o.logprobs, o.raw) << "\n";
   } else {
     std::cout << std::endl;
-    if (!o.quiet) std::cerr << "[" << outcome->Timing() << ", finish: " << outcome->FinishName() << "]\n";
+    if (!o.quiet)
+      std::cerr << "[" << outcome->Timing() << ", finish: " << outcome->FinishName() << "]\n";
   }
   return outcome->reason == FinishReason::kAborted ? kExitInterrupted : 0;
 }
@@ -164,13 +169,15 @@ void AddGenerateCommand(CLI::App& app, Action& action) {
   auto o = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("generate", "Answer one prompt and exit");
   auto* prompt = command->add_option("prompt", o->prompt, "What to ask");
-  auto* file = command->add_option("-f,--file", o->file, "Read the prompt from a file; - is standard input");
-  auto* messages = command->add_option(
-      "--messages", o->messages_file,
-      "JSON file with a list of messages or a whole chat request (its sampling fields are not read)");
+  auto* file =
+      command->add_option("-f,--file", o->file, "Read the prompt from a file; - is standard input");
+  auto* messages = command->add_option("--messages", o->messages_file,
+                                       "JSON file with a list of messages or a whole chat request "
+                                       "(its sampling fields are not read)");
   prompt->excludes(file)->excludes(messages);
   file->excludes(messages);
-  auto* raw = command->add_flag("--raw", o->raw, "Complete the text as it is, without chat template");
+  auto* raw =
+      command->add_flag("--raw", o->raw, "Complete the text as it is, without chat template");
   raw->excludes(messages);
   command->add_option("--system", o->system, "System message")->excludes(raw)->excludes(messages);
   AddThinkingOption(*command, o->thinking);
@@ -180,17 +187,22 @@ void AddGenerateCommand(CLI::App& app, Action& action) {
   command->add_option("--min-tokens", o->min_tokens, "Shortest answer, in tokens")
       ->check(CLI::Range(int64_t{0}, int64_t{INT32_MAX}));
   command->add_flag("--ignore-eos", o->ignore_eos, "Go on after the end token");
-  command->add_option("--stop", o->stop, "End the answer at this text (may be given several times)");
-  command->add_option("--logprobs", o->logprobs, "With --json: log-probabilities of this many likeliest tokens")
+  command->add_option("--stop", o->stop,
+                      "End the answer at this text (may be given several times)");
+  command
+      ->add_option("--logprobs", o->logprobs,
+                   "With --json: log-probabilities of this many likeliest tokens")
       ->check(CLI::Range(0, 20));
-  command->add_flag("--json", o->json, "Print one JSON object at the end instead of text as it comes");
+  command->add_flag("--json", o->json,
+                    "Print one JSON object at the end instead of text as it comes");
   command->add_flag("-q,--quiet", o->quiet, "No timing line");
   AddSamplingOptions(*command, o->sampling);
   AddModelOptions(*command, o->model);
   command->footer(
       "Examples:\n"
       "  fathom generate 'What is 17*19? Return only the final integer.'\n"
-      "  fathom generate --thinking high --temperature 0 'Sort these words alphabetically: plum, apple, kiwi'\n"
+      "  fathom generate --thinking high --temperature 0 'Sort these words alphabetically: plum, "
+      "apple, kiwi'\n"
       "  fathom generate --raw -n 40 'Once upon a time'\n"
       "  fathom generate --json --messages request.json");
   command->callback([o, prompt, file, messages, &action] {

@@ -23,11 +23,12 @@ Result<std::filesystem::path> ResolveModel(const std::string& model) {
     if (fs::is_directory(model, error)) return fs::path(model);
     return NotFound("model '" + model + "': no such directory");
   }
-  // Installed: PREFIX/bin/fathom and PREFIX/share/fathom/models. Built: SOURCE/build/PRESET/bin/fathom.
+  // Installed: PREFIX/bin/fathom and PREFIX/share/fathom/models. Built:
+  // SOURCE/build/PRESET/bin/fathom.
   const fs::path bin = fs::read_symlink("/proc/self/exe", error).parent_path();
   std::string looked;
-  for (const fs::path& models :
-       {bin.parent_path() / "share" / "fathom" / "models", bin.parent_path().parent_path().parent_path() / "models"}) {
+  for (const fs::path& models : {bin.parent_path() / "share" / "fathom" / "models",
+                                 bin.parent_path().parent_path().parent_path() / "models"}) {
     fs::path candidate = models / kBundledModel;
     if (fs::is_directory(candidate, error)) return candidate;
     looked += (looked.empty() ? "" : " or ") + candidate.string();
@@ -35,7 +36,8 @@ Result<std::filesystem::path> ResolveModel(const std::string& model) {
   return NotFound("the bundled model is not at " + looked + "; name a model with --model");
 }
 
-Result<LoadedModel> LoadedModel::Load(const ModelOptions& options, const ChatDefaults& chat_defaults) {
+Result<LoadedModel> LoadedModel::Load(const ModelOptions& options,
+                                      const ChatDefaults& chat_defaults) {
   const auto start = std::chrono::steady_clock::now();
   LoadedModel loaded;
   FATHOM_ASSIGN_OR_RETURN(loaded.directory, ResolveModel(options.model));
@@ -48,7 +50,8 @@ Result<LoadedModel> LoadedModel::Load(const ModelOptions& options, const ChatDef
                            std::to_string(tokenizer.vocab_size()) + " tokens, the model only " +
                            std::to_string(checkpoint.config().vocab_size));
   }
-  FATHOM_ASSIGN_OR_RETURN(const GenerationConfig generation, LoadGenerationConfig(loaded.directory));
+  FATHOM_ASSIGN_OR_RETURN(const GenerationConfig generation,
+                          LoadGenerationConfig(loaded.directory));
   loaded.sampling_defaults.temperature = generation.temperature;
   loaded.sampling_defaults.top_p = generation.top_p;
   loaded.sampling_defaults.top_k = generation.top_k;
@@ -58,8 +61,8 @@ Result<LoadedModel> LoadedModel::Load(const ModelOptions& options, const ChatDef
   chat.effort_profile = DetectEffortProfileOf(loaded.directory);
   loaded.front_end = std::make_unique<TextFrontEnd>(std::move(tokenizer), std::move(chat));
 
-  std::vector<TokenId> eos =
-      generation.eos_token_ids.empty() ? checkpoint.config().eos_token_ids : generation.eos_token_ids;
+  std::vector<TokenId> eos = generation.eos_token_ids.empty() ? checkpoint.config().eos_token_ids
+                                                              : generation.eos_token_ids;
   LocalEngineOptions engine_options;
   engine_options.backend = options.backend;
   engine_options.num_threads = options.num_threads;
@@ -67,11 +70,12 @@ Result<LoadedModel> LoadedModel::Load(const ModelOptions& options, const ChatDef
   engine_options.max_batched_tokens = options.max_batched_tokens;
   const double megabytes = static_cast<double>(checkpoint.total_bytes()) / 1e6;
   const int files = checkpoint.num_files();
-  FATHOM_ASSIGN_OR_RETURN(loaded.engine,
-                          LocalEngine::Create(std::move(checkpoint), std::move(eos), engine_options));
+  FATHOM_ASSIGN_OR_RETURN(
+      loaded.engine, LocalEngine::Create(std::move(checkpoint), std::move(eos), engine_options));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   spdlog::info("loaded {}: {:.1f} MB of weights mapped from {} file(s), backend {}, {:.2f} s",
-               loaded.directory.filename().string(), megabytes, files, options.backend, took.count());
+               loaded.directory.filename().string(), megabytes, files, options.backend,
+               took.count());
   return loaded;
 }
 

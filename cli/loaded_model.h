@@ -14,8 +14,8 @@
 
 namespace fathom::cli {
 
-// The directory meant by --model: as given, or where the bundled model is, beside the program or in the
-// source tree that built it. kNotFound says where it looked.
+// The directory meant by --model: as given, or where the bundled model is, beside the program or in
+// the source tree that built it. kNotFound says where it looked.
 Result<std::filesystem::path> ResolveModel(const std::string& model);
 
 struct LoadedModel {
@@ -25,7 +25,8 @@ struct LoadedModel {
   SamplingParams sampling_defaults;  // of generation_config.json
 
   // Notes of the checkpoint and the tokenizer go to the log.
-  static Result<LoadedModel> Load(const ModelOptions& options, const ChatDefaults& chat_defaults = {});
+  static Result<LoadedModel> Load(const ModelOptions& options,
+                                  const ChatDefaults& chat_defaults = {});
 };
 
 }  // namespace fathom::cli

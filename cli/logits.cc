@@ -1,4 +1,5 @@
-// fathom logits: logits of every position of a token sequence, for comparison with other implementations.
+// fathom logits: logits of every position of a token sequence, for comparison with other
+// implementations.
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -58,7 +59,8 @@ Status ComputeLogits(const Options& o) {
   const int step = static_cast<int>(std::min<int64_t>(o.model.max_batched_tokens, n));
   FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
                           MakeBackend(o.model.backend, numerics, o.model.num_threads));
-  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, Model::Create(checkpoint, *backend, step, n));
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                          Model::Create(checkpoint, *backend, step, n));
   FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<SequenceRunner> runner,
                           SequenceRunner::Create(*model, numerics, n));
 
@@ -66,12 +68,14 @@ Status ComputeLogits(const Options& o) {
   const auto start = std::chrono::steady_clock::now();
   for (size_t begin = 0; begin < ids.size(); begin += static_cast<size_t>(step)) {
     const size_t rows = std::min(ids.size() - begin, static_cast<size_t>(step));
-    FATHOM_RETURN_IF_ERROR(runner->Step(
-        std::span(ids).subspan(begin, rows), SequenceRunner::Logits::kAll,
-        std::span(logits).subspan(begin * static_cast<size_t>(vocab), rows * static_cast<size_t>(vocab))));
+    FATHOM_RETURN_IF_ERROR(
+        runner->Step(std::span(ids).subspan(begin, rows), SequenceRunner::Logits::kAll,
+                     std::span(logits).subspan(begin * static_cast<size_t>(vocab),
+                                               rows * static_cast<size_t>(vocab))));
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  spdlog::info("{} tokens in {:.2f} s, {} backend, {} numerics", n, took.count(), o.model.backend, o.mode);
+  spdlog::info("{} tokens in {:.2f} s, {} backend, {} numerics", n, took.count(), o.model.backend,
+               o.mode);
 
   StoredTensor tensor;
   tensor.name = "logits";
@@ -94,8 +98,9 @@ void AddLogitsCommand(CLI::App& app, Action& action) {
       ->type_name("FILE")
       ->required();
   command
-      ->add_option("--mode", o->mode,
-                   "official follows the official code's rounding points; exact is float32 without any")
+      ->add_option(
+          "--mode", o->mode,
+          "official follows the official code's rounding points; exact is float32 without any")
       ->check(CLI::IsMember({"official", "exact"}))
       ->capture_default_str();
   AddModelOptions(*command, o->model);

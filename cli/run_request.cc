@@ -57,10 +57,13 @@ double Rate(size_t tokens, double seconds) {
 
 const char* RequestOutcome::FinishName() const {
   switch (reason) {
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
     case FinishReason::kAborted:
-    case FinishReason::kError: return "abort";
+    case FinishReason::kError:
+      return "abort";
   }
   return "abort";
 }
@@ -68,13 +71,14 @@ const char* RequestOutcome::FinishName() const {
 std::string RequestOutcome::Timing() const {
   // The first token comes out of the prefill; decode steps make the others.
   const size_t decoded = tokens.empty() ? 0 : tokens.size() - 1;
-  return fmt::format("prompt: {} tokens in {:.3f} s, {:.0f} tokens/s; answer: {} tokens, {:.0f} tokens/s",
-                     prompt_tokens, prefill_seconds, Rate(prompt_tokens, prefill_seconds), tokens.size(),
-                     Rate(decoded, decode_seconds));
+  return fmt::format(
+      "prompt: {} tokens in {:.3f} s, {:.0f} tokens/s; answer: {} tokens, {:.0f} tokens/s",
+      prompt_tokens, prefill_seconds, Rate(prompt_tokens, prefill_seconds), tokens.size(),
+      Rate(decoded, decode_seconds));
 }
 
-Result<RequestOutcome> RunRequest(Engine& engine, const TextFrontEnd& front_end, GenerateRequest request,
-                                  const OutputOptions& output,
+Result<RequestOutcome> RunRequest(Engine& engine, const TextFrontEnd& front_end,
+                                  GenerateRequest request, const OutputOptions& output,
                                   const std::function<void(const OutputDelta&)>& on_delta,
                                   const std::atomic<bool>& interrupt) {
   FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<OutputStream> stream, front_end.NewOutput(output));

@@ -30,8 +30,8 @@ struct RequestOutcome {
 
 // Blocks until the request ended. `on_delta` gets text as it comes. Setting `interrupt` aborts the
 // request; what came until then is in the outcome. Errors are those of Submit and of the engine.
-Result<RequestOutcome> RunRequest(Engine& engine, const TextFrontEnd& front_end, GenerateRequest request,
-                                  const OutputOptions& output,
+Result<RequestOutcome> RunRequest(Engine& engine, const TextFrontEnd& front_end,
+                                  GenerateRequest request, const OutputOptions& output,
                                   const std::function<void(const OutputDelta&)>& on_delta,
                                   const std::atomic<bool>& interrupt);
 

@@ -24,8 +24,8 @@ struct Options {
   int shutdown_timeout_s = 30;
 };
 
-// SIGINT and SIGTERM, taken by the main thread with sigwait; blocked before any thread starts, so that
-// all inherit the mask.
+// SIGINT and SIGTERM, taken by the main thread with sigwait; blocked before any thread starts, so
+// that all inherit the mask.
 class StopSignals {
  public:
   StopSignals() {
@@ -60,9 +60,10 @@ int Run(Options& o) {
     if (!alias.ok()) return Fail(alias.status());
     o.api.model_aliases.push_back(std::move(alias).value());
   }
-  o.api.reasoning_field = o.reasoning_field == "reasoning"           ? ReasoningField::kReasoning
-                          : o.reasoning_field == "reasoning_content" ? ReasoningField::kReasoningContent
-                                                                     : ReasoningField::kBoth;
+  o.api.reasoning_field = o.reasoning_field == "reasoning" ? ReasoningField::kReasoning
+                          : o.reasoning_field == "reasoning_content"
+                              ? ReasoningField::kReasoningContent
+                              : ReasoningField::kBoth;
   o.api.version = kVersion;
   auto directory = ResolveModel(o.model.model);
   if (!directory.ok()) return Fail(directory.status());
@@ -82,7 +83,8 @@ int Run(Options& o) {
   if (!server.ok()) return Fail(server.status());
   (*server)->Serve(loaded->engine.get(), loaded->front_end.get());
   std::cout << "fathom serves " << o.api.served_model_names.front() << " at http://"
-            << (*server)->address() << ":" << (*server)->port() << "/v1 (Ctrl-C stops)" << std::endl;
+            << (*server)->address() << ":" << (*server)->port() << "/v1 (Ctrl-C stops)"
+            << std::endl;
 
   signals.Wait();
   spdlog::info("shutting down; requests may finish within {} s, a second signal ends at once",
@@ -104,26 +106,33 @@ void AddServeCommand(CLI::App& app, Action& action) {
   AddModelOptions(*command, o->model);
   command->get_option("--model")->excludes(positional);
   command->add_option("--host", o->api.host, "Address to listen on")->capture_default_str();
-  command->add_option("--port", o->api.port, "Port to listen on; 0 takes a free one")->capture_default_str();
+  command->add_option("--port", o->api.port, "Port to listen on; 0 takes a free one")
+      ->capture_default_str();
   command->add_option("--served-model-name", o->api.served_model_names,
                       "Name (or names) of the model in the API (default: the directory's name)");
   command->add_option("--model-alias", o->aliases,
                       "NAME or NAME={...}: another name, with default chat_template_kwargs");
-  command->add_option("--api-key", o->api.api_keys, "Key that clients must send (may be given several times)")
+  command
+      ->add_option("--api-key", o->api.api_keys,
+                   "Key that clients must send (may be given several times)")
       ->envname("VLLM_API_KEY");
   command->add_option("--default-chat-template-kwargs", o->chat_defaults,
                       "JSON: what chat requests get that say nothing, e.g. {\"thinking\": false}");
   command->add_option("--reasoning-field", o->reasoning_field, "Name of the reasoning in answers")
       ->check(CLI::IsMember({"both", "reasoning", "reasoning_content"}))
       ->capture_default_str();
-  command->add_option("--max-logprobs", o->api.max_logprobs, "Largest top_logprobs that a request may ask for")
+  command
+      ->add_option("--max-logprobs", o->api.max_logprobs,
+                   "Largest top_logprobs that a request may ask for")
       ->check(CLI::Range(0, 1000))
       ->capture_default_str();
   command->add_flag("--enable-force-include-usage", o->api.force_include_usage,
                     "End every stream with usage, asked for or not");
-  command->add_option("--max-body-bytes", o->api.max_body_bytes, "Largest request body")->capture_default_str();
-  command->add_option("--shutdown-timeout", o->shutdown_timeout_s,
-                      "Seconds that running requests get to finish after SIGTERM or Ctrl-C")
+  command->add_option("--max-body-bytes", o->api.max_body_bytes, "Largest request body")
+      ->capture_default_str();
+  command
+      ->add_option("--shutdown-timeout", o->shutdown_timeout_s,
+                   "Seconds that running requests get to finish after SIGTERM or Ctrl-C")
       ->check(CLI::Range(0, 86400))
       ->capture_default_str();
   command->footer(

@@ -57,18 +57,21 @@ int Run(const Options& o) {
 void AddTemplateCommand(CLI::App& app, Action& action) {
   auto o = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("template", "Show the prompt that a chat request becomes");
-  command->add_option("file", o->file,
-                      "JSON file with a list of messages or a whole chat request; - is standard input")
+  command
+      ->add_option("file", o->file,
+                   "JSON file with a list of messages or a whole chat request; - is standard input")
       ->capture_default_str();
   command->add_flag("--ids", o->ids, "Token ids as a JSON array instead of text");
   AddThinkingOption(*command, o->thinking);
   command
       ->add_option("--reasoning-effort-profile", o->profile,
-                   "Texts for the efforts: of the preview checkpoints or of 0731 and later; auto looks at the model")
+                   "Texts for the efforts: of the preview checkpoints or of 0731 and later; auto "
+                   "looks at the model")
       ->check(CLI::IsMember({"auto", "preview", "0731"}))
       ->capture_default_str();
-  command->add_flag("--official-user-content", o->official_user_content,
-                    "Let control tokens in what clients send take effect, as the official code does");
+  command->add_flag(
+      "--official-user-content", o->official_user_content,
+      "Let control tokens in what clients send take effect, as the official code does");
   AddModelOption(*command, o->model);
   command->footer("A request's own thinking fields win over --thinking.");
   command->callback([o, &action] { action = [o] { return Run(*o); }; });

@@ -1,9 +1,9 @@
 #include "cli/terminal.h"
 
-#include <csignal>
-#include <cerrno>
-#include <cstdlib>
 #include <unistd.h>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
 
 namespace fathom::cli {
 namespace {

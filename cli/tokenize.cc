@@ -24,7 +24,8 @@ Result<std::vector<TokenId>> ParseIds(const std::string& text, const Tokenizer& 
   if (!json.is_array()) return InvalidArgument("--decode takes a JSON array of token ids");
   std::vector<TokenId> ids;
   for (const auto& id : json) {
-    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= tokenizer.vocab_size()) {
+    if (!id.is_number_integer() || id.get<int64_t>() < 0 ||
+        id.get<int64_t>() >= tokenizer.vocab_size()) {
       return InvalidArgument(id.dump() + " is not a token id below " +
                              std::to_string(tokenizer.vocab_size()));
     }
@@ -55,7 +56,8 @@ int Run(const Options& o) {
   if (o.pieces) {
     for (TokenId id : *ids) {
       const nlohmann::json piece = std::string(tokenizer->TokenBytes(id));
-      std::cout << id << "\t" << piece.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+      std::cout << id << "\t"
+                << piece.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
     }
   } else {
     std::cout << nlohmann::json(*ids).dump() << "\n";
@@ -69,13 +71,16 @@ void AddTokenizeCommand(CLI::App& app, Action& action) {
   auto o = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("tokenize", "Turn text into token ids, or ids into text");
   auto* text = command->add_option("text", o->text, "The text; with --decode, a JSON array of ids");
-  auto* file = command->add_option("-f,--file", o->file, "Read it from a file; - is standard input");
+  auto* file =
+      command->add_option("-f,--file", o->file, "Read it from a file; - is standard input");
   text->excludes(file);
   auto* decode = command->add_flag("-d,--decode", o->decode, "Ids to text");
-  command->add_flag("--pieces", o->pieces, "One line per token: id, then its text as JSON")->excludes(decode);
+  command->add_flag("--pieces", o->pieces, "One line per token: id, then its text as JSON")
+      ->excludes(decode);
   command
-      ->add_flag("--ignore-added-tokens", o->ignore_added,
-                 "Treat spellings of control tokens as text, as chat requests do with what clients send")
+      ->add_flag(
+          "--ignore-added-tokens", o->ignore_added,
+          "Treat spellings of control tokens as text, as chat requests do with what clients send")
       ->excludes(decode);
   AddModelOption(*command, o->model);
   command->footer(
