@@ -19,16 +19,23 @@ struct SequenceRows {
   Position start = 0;  // position of first_row; positions below it are in the cache already
 };
 
+using LayerPages = std::array<PageView, kNumCacheKinds>;
+
 struct StepPlan {
   std::span<const TokenId> token_ids;   // [rows]
   std::span<const Position> positions;  // [rows]
   std::span<const SequenceRows> sequences;
   // Block tables of a class, one per sequence.
   std::array<std::span<const BlockTable>, kNumCacheClasses> tables;
+  // Pages of every kind that a layer has, by layer; a kind that it lacks is empty.
+  std::span<const LayerPages> pages;
   // Rows whose logits are wanted, ascending.
   std::span<const int> logits_rows;
 
   [[nodiscard]] int num_rows() const { return static_cast<int>(token_ids.size()); }
+  [[nodiscard]] const PageView& Pages(int layer, CacheKind kind) const {
+    return pages[static_cast<size_t>(layer)][static_cast<size_t>(kind)];
+  }
   [[nodiscard]] std::span<const BlockTable> TablesFor(CacheKind kind) const {
     return tables[static_cast<size_t>(ClassOf(kind))];
   }

@@ -1,6 +1,6 @@
-// FATHOM_CHECK ends the process on a mistake of our own; nothing that comes from outside (a request,
-// a file, a flag) may reach one: those get a Status. FATHOM_DCHECK does the same in builds with
-// FATHOM_DEBUG_CHECKS and vanishes elsewhere.
+// FATHOM_CHECK ends the process on a mistake of our own; nothing that comes from outside (a
+// request, a file, a flag) may reach one: those get a Status. FATHOM_DCHECK does the same in builds
+// with FATHOM_DEBUG_CHECKS and vanishes elsewhere.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@ namespace fathom {
                               const std::string& message);
 }  // namespace fathom
 
-#define FATHOM_CHECK(condition, message)                                        \
-  do {                                                                          \
+#define FATHOM_CHECK(condition, message)                                              \
+  do {                                                                                \
     if (!(condition)) ::fathom::CheckFailed(__FILE__, __LINE__, #condition, message); \
   } while (false)
 

@@ -70,8 +70,8 @@ uint8_t QuantizeE4m3(std::span<const float> x, std::span<uint8_t> codes);
 // 2^CeilLog2(max(amax, 6 * 2^-126) * (1/6)). `packed` has half the size of `x` (even).
 uint8_t QuantizeE2m1(std::span<const float> x, std::span<uint8_t> packed);
 
-// Quantise to codes and back, in groups of `group` along x: the value that the official code computes
-// with. x.size() is a multiple of `group`.
+// Quantise to codes and back, in groups of `group` along x: the value that the official code
+// computes with. x.size() is a multiple of `group`.
 void SimulateE4m3(std::span<float> x, int group);
 void SimulateE2m1(std::span<float> x, int group);
 

@@ -72,7 +72,7 @@ inline Status Internal(std::string m) { return {StatusCode::kInternal, std::move
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
   Result(Status status) : status_(std::move(status)) {  // NOLINT(google-explicit-constructor)
     FATHOM_CHECK(!status_.ok(), "a Result without value needs an error");
   }
@@ -108,10 +108,9 @@ class [[nodiscard]] Result {
 
 #define FATHOM_CONCAT_INNER(a, b) a##b
 #define FATHOM_CONCAT(a, b) FATHOM_CONCAT_INNER(a, b)
-#define FATHOM_RETURN_IF_ERROR(expr)                                  \
-  do {                                                                \
-    if (::fathom::Status fathom_status = (expr); !fathom_status.ok()) \
-      return fathom_status;                                           \
+#define FATHOM_RETURN_IF_ERROR(expr)                                                        \
+  do {                                                                                      \
+    if (::fathom::Status fathom_status = (expr); !fathom_status.ok()) return fathom_status; \
   } while (false)
 #define FATHOM_ASSIGN_OR_RETURN(lhs, expr) \
   FATHOM_ASSIGN_OR_RETURN_INNER(FATHOM_CONCAT(fathom_result_, __LINE__), lhs, expr)

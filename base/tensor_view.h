@@ -26,8 +26,9 @@ class TensorView {
   TensorView(T* data, int64_t d0, int64_t d1, int64_t d2, int64_t d3)
       : data_(data), shape_{d0, d1, d2, d3}, rank_(4) {}
   // A view of mutable elements may be read through a view of const ones.
-  TensorView(const TensorView<std::remove_const_t<T>>& other)  // NOLINT(google-explicit-constructor)
-    requires std::is_const_v<T>
+  template <typename U>
+  requires(std::is_same_v<const U, T>)
+      TensorView(const TensorView<U>& other)  // NOLINT(google-explicit-constructor)
       : data_(other.data()), shape_(other.shape()), rank_(other.rank()) {}
 
   [[nodiscard]] T* data() const { return data_; }
@@ -42,6 +43,8 @@ class TensorView {
     FATHOM_DCHECK(i >= 0 && i < shape_[0], "row index out of range");
     return {data_ + i * row_size(), static_cast<size_t>(row_size())};
   }
+  // All elements in order.
+  [[nodiscard]] std::span<T> elements() const { return {data_, static_cast<size_t>(size())}; }
   // The first `n` slices of the first dimension.
   [[nodiscard]] TensorView First(int64_t n) const { return Slice(0, n); }
   [[nodiscard]] TensorView Slice(int64_t begin, int64_t n) const {

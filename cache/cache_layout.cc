@@ -1,0 +1,135 @@
+#include "cache/cache_layout.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace fathom {
+namespace {
+
+bool LayerHas(int ratio, CacheKind kind) {
+  switch (kind) {
+    case CacheKind::kSwaKv:
+      return true;
+    case CacheKind::kC4Kv:
+    case CacheKind::kC4IndexKeys:
+    case CacheKind::kC4State:
+    case CacheKind::kC4IndexState:
+      return ratio == 4;
+    case CacheKind::kC128Kv:
+    case CacheKind::kC128State:
+      return ratio == 128;
+  }
+  return false;
+}
+
+int PositionsPerEntry(CacheKind kind) {
+  switch (kind) {
+    case CacheKind::kC4Kv:
+    case CacheKind::kC4IndexKeys:
+      return 4;
+    case CacheKind::kC128Kv:
+      return 128;
+    default:
+      return 1;
+  }
+}
+
+}  // namespace
+
+CacheLayout::CacheLayout(CacheGeometry geometry, Numerics numerics)
+    : geometry_(std::move(geometry)), numerics_(numerics) {
+  for (int ratio : geometry_.ratios) {
+    std::array<int64_t, kNumCacheKinds>& offsets = offsets_.emplace_back();
+    offsets.fill(-1);
+    for (int k = 0; k < kNumCacheKinds; ++k) {
+      const auto kind = static_cast<CacheKind>(k);
+      if (!LayerHas(ratio, kind)) continue;
+      int64_t& block_bytes = block_bytes_[static_cast<size_t>(ClassOf(kind))];
+      offsets[static_cast<size_t>(k)] = block_bytes;
+      block_bytes += PageBytes(kind);
+    }
+  }
+}
+
+PageFormat CacheLayout::Format(CacheKind kind) const {
+  const bool exact = numerics_ == Numerics::kExact;
+  PageFormat format;
+  format.entries_per_page = PositionsPerBlock(ClassOf(kind)) / PositionsPerEntry(kind);
+  switch (kind) {
+    case CacheKind::kSwaKv:
+    case CacheKind::kC4Kv:
+    case CacheKind::kC128Kv:
+      format.encoding = exact ? EntryEncoding::kF32 : EntryEncoding::kE4m3Rope;
+      format.dim = geometry_.head_dim;
+      format.rope_dim = geometry_.rope_dim;
+      break;
+    case CacheKind::kC4IndexKeys:
+      format.encoding = exact ? EntryEncoding::kF32 : EntryEncoding::kE2m1;
+      format.dim = geometry_.index_head_dim;
+      break;
+    // Compressor rows are [K | S] of coff * width channels each, coff = 2 for ratio 4.
+    case CacheKind::kC4State:
+      format.dim = 4 * geometry_.head_dim;
+      break;
+    case CacheKind::kC128State:
+      format.dim = 2 * geometry_.head_dim;
+      break;
+    case CacheKind::kC4IndexState:
+      format.dim = 4 * geometry_.index_head_dim;
+      break;
+  }
+  return format;
+}
+
+int64_t CacheLayout::PageBytes(CacheKind kind) const {
+  const int64_t content = Format(kind).content_bytes();
+  if (numerics_ == Numerics::kExact) return content;
+  const int64_t unit = geometry_.head_dim + geometry_.rope_dim;
+  return (content + unit - 1) / unit * unit;
+}
+
+int CacheLayout::PositionsPerBlock(CacheClass cache_class) {
+  switch (cache_class) {
+    case CacheClass::kFull:
+      return kBlockPositions;
+    case CacheClass::kSwa:
+      return 64;
+    case CacheClass::kState4:
+      return 4;
+    case CacheClass::kState128:
+      return 8;
+  }
+  return 0;
+}
+
+int CacheLayout::WindowPositions(CacheClass cache_class) const {
+  switch (cache_class) {
+    case CacheClass::kFull:
+      return 0;
+    case CacheClass::kSwa:
+      return geometry_.window;
+    case CacheClass::kState4:
+      return 8;
+    case CacheClass::kState128:
+      return 128;
+  }
+  return 0;
+}
+
+std::vector<LayerPages> CacheLayout::Views(
+    const std::array<std::byte*, kNumCacheClasses>& bases) const {
+  std::vector<LayerPages> views(offsets_.size());
+  for (size_t layer = 0; layer < offsets_.size(); ++layer) {
+    for (size_t k = 0; k < kNumCacheKinds; ++k) {
+      if (offsets_[layer][k] < 0) continue;
+      const auto kind = static_cast<CacheKind>(k);
+      const auto cache_class = static_cast<size_t>(ClassOf(kind));
+      views[layer][k] = {Format(kind), bases[cache_class] + offsets_[layer][k],
+                         block_bytes_[cache_class]};
+    }
+  }
+  return views;
+}
+
+}  // namespace fathom

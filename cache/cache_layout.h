@@ -1,0 +1,60 @@
+// CacheLayout: every byte size of the attention cache, from the model's geometry and the numerics.
+//
+// Kinds that grow and go together form a class; a class allocates page blocks, each holding the
+// pages of all its layers for the same positions at fixed offsets. Kernels, allocator and planner
+// take their sizes from here. Immutable.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "backend/numerics.h"
+#include "backend/page_format.h"
+#include "backend/step_plan.h"
+
+namespace fathom {
+
+struct CacheGeometry {
+  std::vector<int> ratios;  // 0, 4 or 128 per layer
+  int head_dim = 0;
+  int rope_dim = 0;
+  int index_head_dim = 0;
+  int window = 0;  // positions
+};
+
+// Positions of one logical block, the unit that schedulers count.
+inline constexpr int kBlockPositions = 256;
+
+class CacheLayout {
+ public:
+  CacheLayout(CacheGeometry geometry, Numerics numerics);
+
+  [[nodiscard]] const CacheGeometry& geometry() const { return geometry_; }
+  [[nodiscard]] PageFormat Format(CacheKind kind) const;
+  // Bytes of one page, padding included: kE4m3Rope geometries round every page up to a multiple of
+  // an entry's value bytes, as the public kernels want it; fp32 pages are not padded.
+  [[nodiscard]] int64_t PageBytes(CacheKind kind) const;
+
+  // Positions that a page block of the class covers: 256, 64, 4, 8.
+  [[nodiscard]] static int PositionsPerBlock(CacheClass cache_class);
+  // Positions behind the next one that a sliding class must keep; 0 for the full class (all of
+  // them).
+  [[nodiscard]] int WindowPositions(CacheClass cache_class) const;
+  [[nodiscard]] int64_t BlockBytes(CacheClass cache_class) const {
+    return block_bytes_[static_cast<size_t>(cache_class)];
+  }
+
+  // The views of all layers' pages, where `bases` holds the memory of block 0 of each class.
+  [[nodiscard]] std::vector<LayerPages> Views(
+      const std::array<std::byte*, kNumCacheClasses>& bases) const;
+
+ private:
+  CacheGeometry geometry_;
+  Numerics numerics_;
+  // Offset of a layer's page in its class's block; -1 where the layer has no such kind.
+  std::vector<std::array<int64_t, kNumCacheKinds>> offsets_;
+  std::array<int64_t, kNumCacheClasses> block_bytes_{};
+};
+
+}  // namespace fathom
