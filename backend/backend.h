@@ -37,6 +37,8 @@ struct BackendLimits {
   int max_expert_width = 0;
   int max_heads = 0;
   int max_head_dim = 0;
+  int max_index_heads = 0;
+  int max_index_dim = 0;
   int64_t max_positions = 0;  // longest sequence
 };
 
