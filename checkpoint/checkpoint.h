@@ -1,46 +1,42 @@
-// Checkpoint: an opened model directory. Config, and every tensor as a view into a read-only mapping.
+// Checkpoint: an opened model directory. Config, and every tensor as a view into a read-only
+// mapping.
 //
 // Open() maps the files (nothing is copied), parses the headers and checks names, shapes and dtypes
-// against the geometry of config.json; all problems are listed at once. A damaged or hostile file ends
-// in an error, never in a crash. Immutable after Open(); any thread may read. Tensors stay valid as
-// long as the Checkpoint.
+// against the geometry of config.json; all problems are listed at once. A damaged or hostile file
+// ends in an error, never in a crash. Immutable after Open(); any thread may read. Tensors stay
+// valid as long as the Checkpoint.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/dtype.h"
 #include "base/status.h"
 #include "checkpoint/config.h"
+#include "checkpoint/safetensors.h"
 
 namespace fathom {
 
-struct StoredTensor {
-  std::string name;  // native name (docs/checkpoints.md), aliases already resolved
-  DType dtype = DType::kF32;
-  std::vector<int64_t> shape;
-  std::span<const std::byte> data;  // little endian, row-major; may be unaligned in hostile files only
-};
-
 class Checkpoint {
  public:
-  // `directory` holds config.json and model.safetensors, or shards with model.safetensors.index.json.
+  // `directory` holds config.json and model.safetensors, or shards with
+  // model.safetensors.index.json.
   static Result<Checkpoint> Open(const std::filesystem::path& directory);
 
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
   ~Checkpoint();
 
+  // As in config.json, except that mtp_compress_ratios is empty when the files hold no MTP block.
   [[nodiscard]] const ModelConfig& config() const;
-  // nullptr when there is no such tensor. After Open() every tensor that the geometry needs is there
-  // with the right shape and dtype.
+  // By native name (docs/checkpoints.md); aliases are resolved. nullptr when there is no such
+  // tensor. After Open() every tensor that config() needs is there with the right shape and dtype
+  // (checkpoint/catalogue.h), and every expert id of the hash tables is in range.
   [[nodiscard]] const StoredTensor* Find(std::string_view name) const;
   // In order of name.
   [[nodiscard]] std::span<const StoredTensor> tensors() const;

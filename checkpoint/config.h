@@ -1,8 +1,8 @@
 // ModelConfig: the geometry and constants of a DeepSeek-V4 model, read from config.json.
 //
-// One struct for every spelling of the file (docs/checkpoints.md): the published one and the one that
-// transformers saves. Everything here is a parameter; nothing assumes the sizes of Flash or Pro.
-// Immutable after parsing.
+// One struct for every spelling of the file (docs/checkpoints.md): the published one and the one
+// that transformers saves. Everything here is a parameter; nothing assumes the sizes of Flash or
+// Pro. Immutable after parsing.
 #pragma once
 
 #include <filesystem>
@@ -27,15 +27,15 @@ enum class ScoringFunc { kSqrtSoftplus, kSigmoid, kSoftmax };
 
 struct ModelConfig {
   int vocab_size = 0;
-  int hidden_size = 0;   // D
-  int num_layers = 0;    // main layers
-  int num_heads = 0;     // H
-  int head_dim = 0;      // d; one shared key/value head of this width
-  int rope_dim = 0;      // dr, the last channels of a head
-  int q_lora_rank = 0;   // QL
-  int o_groups = 0;      // G
-  int o_lora_rank = 0;   // OL
-  int window = 0;        // W, raw positions that a query sees, itself included
+  int hidden_size = 0;  // D
+  int num_layers = 0;   // main layers
+  int num_heads = 0;    // H
+  int head_dim = 0;     // d; one shared key/value head of this width
+  int rope_dim = 0;     // dr, the last channels of a head
+  int q_lora_rank = 0;  // QL
+  int o_groups = 0;     // G
+  int o_lora_rank = 0;  // OL
+  int window = 0;       // W, raw positions that a query sees, itself included
 
   int num_experts = 0;            // E
   int num_experts_per_token = 0;  // K
@@ -65,7 +65,8 @@ struct ModelConfig {
   // MTP blocks that this checkpoint's config announces and fathom can use (0 when the drafter is of
   // another kind), with their ratios.
   std::vector<int> mtp_compress_ratios;
-  // Set when the config announces a DSpark drafter (dspark_block_size); its mtp.* tensors are skipped.
+  // Set when the config announces a DSpark drafter (dspark_block_size); its mtp.* tensors are
+  // skipped.
   bool has_dspark = false;
 
   TokenId bos_token_id = 0;
@@ -76,8 +77,8 @@ struct ModelConfig {
 };
 
 // Parses the text of a config.json. `source` names it in messages. Every problem found is listed in
-// one error. kInvalidArgument for malformed or inconsistent values, kUnimplemented for model types and
-// expert formats that fathom refuses by name (V4.1, NVFP4, fp8 experts, ...).
+// one error. kInvalidArgument for malformed or inconsistent values, kUnimplemented for model types
+// and expert formats that fathom refuses by name (V4.1, NVFP4, fp8 experts, ...).
 Result<ModelConfig> ParseModelConfig(std::string_view json, std::string_view source);
 
 // Reads `directory`/config.json.

@@ -29,11 +29,11 @@ struct SamplingParams {
 };
 
 struct GenerateRequest {
-  std::string id;  // for logs
+  std::string id;               // for logs
   std::vector<TokenId> prompt;  // at least one token
   SamplingParams sampling;
-  int64_t max_tokens = 0;  // at least 1; prompt + max_tokens must fit the model length
-  int64_t min_tokens = 0;  // end and stop tokens are masked until then
+  int64_t max_tokens = 0;               // at least 1; prompt + max_tokens must fit the model length
+  int64_t min_tokens = 0;               // end and stop tokens are masked until then
   std::vector<TokenId> stop_token_ids;  // besides the model's own end tokens
   bool ignore_eos = false;              // the model's own end tokens do not end the request
   int num_logprobs = -1;  // -1: none; 0: of the chosen token; n: and of the n most likely ones
@@ -45,7 +45,7 @@ struct TokenLogprob {
 };
 
 struct TokenEvent {
-  TokenId token = 0;  // the end or stop token that finishes a request is delivered too
+  TokenId token = 0;              // the end or stop token that finishes a request is delivered too
   float logprob = 0.0f;           // when asked for
   std::vector<TokenLogprob> top;  // descending; ties by smaller id
 };

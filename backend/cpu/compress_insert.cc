@@ -58,9 +58,7 @@ Status CpuBackend::DoCompressInsert(const CompressInsertArgs& args) {
   const int64_t coff_width = args.kv_rows.dim(1);
   const int64_t width = args.norm_weight.dim(0);
   const PageFormat& state = args.state.format;
-  FATHOM_RETURN_IF_ERROR(
-      Fits("compress_insert: width", width,
-           std::max(scratch_->limits.max_head_dim, scratch_->limits.max_index_dim)));
+  FATHOM_RETURN_IF_ERROR(Fits("compress_insert: width", width, scratch_->limits.max_head_dim));
   if (state.encoding != EntryEncoding::kF32) {
     return InvalidArgument("compress_insert: compressor rows must be stored as fp32");
   }

@@ -12,6 +12,12 @@ namespace fathom {
 CpuBackend::CpuBackend(Numerics numerics, ThreadPool& pool)
     : Backend(numerics), pool_(pool), scratch_(std::make_unique<Scratch>()) {}
 
+CpuBackend::CpuBackend(Numerics numerics, int num_threads)
+    : Backend(numerics),
+      own_pool_(std::make_unique<ThreadPool>(num_threads)),
+      pool_(*own_pool_),
+      scratch_(std::make_unique<Scratch>()) {}
+
 CpuBackend::~CpuBackend() = default;
 
 Status CpuBackend::Prepare(const BackendLimits& limits) {
@@ -57,8 +63,7 @@ void CpuBackend::Scratch::Free::operator()(std::byte* p) const { std::free(p); }
 Status CpuBackend::Scratch::Allocate(const BackendLimits& new_limits, int num_threads) {
   const BackendLimits& l = new_limits;
   if (l.max_rows < 1 || l.max_cols < 1 || l.max_experts < 0 || l.max_experts_per_token < 0 ||
-      l.max_expert_width < 0 || l.max_heads < 0 || l.max_head_dim < 0 || l.max_index_heads < 0 ||
-      l.max_index_dim < 0 || l.max_positions < 0 ||
+      l.max_expert_width < 0 || l.max_heads < 0 || l.max_head_dim < 0 || l.max_positions < 0 ||
       l.max_positions > std::numeric_limits<int32_t>::max()) {
     return InvalidArgument("cpu backend: limits must be positive and positions fit in 32 bits");
   }
@@ -85,13 +90,12 @@ Status CpuBackend::Scratch::Allocate(const BackendLimits& new_limits, int num_th
     place(moe_tokens, 1, items);
     place(moe_begin, 1, int64_t{l.max_experts} + 2);
     place(moe_active, 1, int64_t{l.max_experts} + 1);
-    place(index_queries, kIndexRows, int64_t{l.max_index_heads} * l.max_index_dim);
-    place(index_weights, kIndexRows, l.max_index_heads);
+    place(index_queries, kIndexRows, int64_t{l.max_heads} * l.max_head_dim);
+    place(index_weights, kIndexRows, l.max_heads);
     place(index_scores, 1, score_capacity);
     place(thread_weights, num_threads, 2 * cpu::kRowBlock * expert_cols);
     place(thread_window, num_threads, int64_t{kWindowRows} * l.max_head_dim);
-    place(thread_tile, num_threads,
-          int64_t{cpu::kTile} * std::max(l.max_head_dim, l.max_index_dim));
+    place(thread_tile, num_threads, int64_t{cpu::kTile} * l.max_head_dim);
     place(thread_softmax, num_threads, int64_t{2} * kQueryBlock * l.max_heads);
     place(thread_keys, num_threads, max_entries);
   };

@@ -19,6 +19,8 @@ class CpuBackend final : public Backend {
  public:
   // The pool outlives the backend and runs no other loops while an operation does.
   CpuBackend(Numerics numerics, ThreadPool& pool);
+  // With a pool of its own; `num_threads` counts the caller.
+  CpuBackend(Numerics numerics, int num_threads);
   ~CpuBackend() override;
 
   [[nodiscard]] std::string_view name() const override { return "cpu"; }
@@ -68,6 +70,7 @@ class CpuBackend final : public Backend {
   void Multiply(TensorView<const float> x, const WeightView& weight, bool round,
                 TensorView<float> out);
 
+  std::unique_ptr<ThreadPool> own_pool_;
   ThreadPool& pool_;
   std::unique_ptr<Scratch> scratch_;
 };

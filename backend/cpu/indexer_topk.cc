@@ -43,8 +43,8 @@ Status CpuBackend::DoIndexerTopk(const IndexerTopkArgs& args) {
   const auto num_heads = static_cast<int>(args.q.dim(1));
   const auto dim = static_cast<int>(args.q.dim(2));
   const int64_t query_size = args.q.row_size();
-  FATHOM_RETURN_IF_ERROR(Fits("indexer_topk: heads", num_heads, scratch_->limits.max_index_heads));
-  FATHOM_RETURN_IF_ERROR(Fits("indexer_topk: dim", dim, scratch_->limits.max_index_dim));
+  FATHOM_RETURN_IF_ERROR(Fits("indexer_topk: heads", num_heads, scratch_->limits.max_heads));
+  FATHOM_RETURN_IF_ERROR(Fits("indexer_topk: dim", dim, scratch_->limits.max_head_dim));
   FATHOM_RETURN_IF_ERROR(Fits("indexer_topk: dim", dim, cpu::kMaxHadamard));
   const double factor =
       1.0 / std::sqrt(static_cast<double>(dim)) / std::sqrt(static_cast<double>(num_heads));

@@ -46,12 +46,12 @@ struct CpuBackend::Scratch {
   Array<int32_t> moe_tokens;    // one per item
   Array<int32_t> moe_begin;     // [max_experts + 2]
   Array<int32_t> moe_active;    // [max_experts + 1]
-  Array<float> index_queries;   // [kIndexRows][index heads * dim]
-  Array<float> index_weights;   // [kIndexRows][index heads]
+  Array<float> index_queries;   // [kIndexRows][max_heads * max_head_dim]
+  Array<float> index_weights;   // [kIndexRows][max_heads]
   Array<float> index_scores;    // [score_capacity]
   Array<float> thread_weights;  // [2][kRowBlock][max_cols]
   Array<float> thread_window;   // [kWindowRows][max_head_dim]
-  Array<float> thread_tile;     // [kTile][max_head_dim or max_index_dim]
+  Array<float> thread_tile;     // [kTile][max_head_dim]
   Array<float> thread_softmax;  // [2][kQueryBlock][max_heads]
   Array<uint64_t> thread_keys;  // [max_entries]
 

@@ -1,0 +1,45 @@
+// MappedFile: a whole file, mapped read-only.
+//
+// Weights are used where they lie in the page cache, so a model opens at once and needs its size
+// only once per machine. The kernel reads pages when they are first touched; a file that another
+// process shortens while it is mapped ends this one with SIGBUS, as with every mapping. Immutable
+// after Open(); any thread may read. Moving keeps the address of the bytes.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+
+#include "base/status.h"
+
+namespace fathom {
+
+class MappedFile {
+ public:
+  // A regular file (or a link to one). Empty files give empty bytes(). Errors name the path.
+  static Result<MappedFile> Open(const std::filesystem::path& path);
+
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  std::span<const std::byte> bytes_;  // page-aligned start; empty when nothing is mapped
+};
+
+enum class MemoryAdvice {
+  kSequential,  // will be read once, front to back
+  kRandom,      // no read-ahead
+  kWillNeed,    // start reading now
+  kDontNeed,    // clean pages may be dropped; they come back from the file
+};
+// Hints how `bytes`, a part of a mapping, will be used. A hint that the kernel refuses changes
+// speed only, so there is nothing to report.
+void Advise(std::span<const std::byte> bytes, MemoryAdvice advice);
+
+}  // namespace fathom

@@ -1,0 +1,91 @@
+#include "base/mapped_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <string>
+
+namespace fathom {
+namespace {
+
+using ::testing::HasSubstr;
+
+class MappedFileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "/fathom_mapped_XXXXXX";
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  std::filesystem::path Write(const std::string& name, const std::string& text) {
+    std::ofstream(directory_ / name, std::ios::binary) << text;
+    return directory_ / name;
+  }
+  static std::string Text(const MappedFile& file) {
+    return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+  }
+
+  std::filesystem::path directory_;
+};
+
+TEST_F(MappedFileTest, ShowsTheBytesOfTheFile) {
+  auto file = MappedFile::Open(Write("a", std::string("ab\0c", 4)));
+  ASSERT_TRUE(file.ok()) << file.status().ToString();
+  EXPECT_EQ(Text(*file), std::string("ab\0c", 4));
+}
+
+TEST_F(MappedFileTest, EmptyFileHasNoBytes) {
+  auto file = MappedFile::Open(Write("empty", ""));
+  ASSERT_TRUE(file.ok()) << file.status().ToString();
+  EXPECT_TRUE(file->bytes().empty());
+  Advise(file->bytes(), MemoryAdvice::kWillNeed);
+}
+
+TEST_F(MappedFileTest, MovingKeepsTheAddressAndEmptiesTheSource) {
+  auto file = MappedFile::Open(Write("a", "abc"));
+  ASSERT_TRUE(file.ok());
+  const std::byte* address = file->bytes().data();
+  MappedFile moved = std::move(*file);
+  EXPECT_EQ(moved.bytes().data(), address);
+  EXPECT_TRUE(file->bytes().empty());
+  auto other = MappedFile::Open(Write("b", "xyz"));
+  ASSERT_TRUE(other.ok());
+  moved = std::move(*other);
+  EXPECT_EQ(Text(moved), "xyz");
+}
+
+TEST_F(MappedFileTest, MissingFileIsNotFoundAndNamed) {
+  auto file = MappedFile::Open(directory_ / "nowhere");
+  ASSERT_FALSE(file.ok());
+  EXPECT_EQ(file.status().code(), StatusCode::kNotFound);
+  EXPECT_THAT(file.status().message(), HasSubstr("nowhere"));
+}
+
+TEST_F(MappedFileTest, DirectoryAndPipeAreRefusedWithoutWaiting) {
+  const auto pipe = directory_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const auto& path : {directory_, pipe}) {
+    auto file = MappedFile::Open(path);
+    ASSERT_FALSE(file.ok());
+    EXPECT_THAT(file.status().message(), HasSubstr(path.string() + ": not a regular file"));
+  }
+}
+
+TEST_F(MappedFileTest, AdviceInsideAPageLeavesTheBytesAlone) {
+  auto file = MappedFile::Open(Write("a", std::string(10000, 'x')));
+  ASSERT_TRUE(file.ok());
+  for (auto advice : {MemoryAdvice::kSequential, MemoryAdvice::kRandom, MemoryAdvice::kWillNeed,
+                      MemoryAdvice::kDontNeed}) {
+    Advise(file->bytes().subspan(4097, 100), advice);
+  }
+  EXPECT_EQ(Text(*file), std::string(10000, 'x'));
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,56 @@
+// Sampler: from one row of logits to the next token of one request.
+//
+// Order: log-probabilities are taken of the raw logits; then masks, logit bias and penalties; then
+// temperature, min_p, top_k, top_p; then one draw. The draw's random number is a hash of (seed,
+// position), so a token depends on the request and its own logits, never on the batch, the chunking
+// or how often the sampler was called. Ties go to the smaller token id everywhere. One per request;
+// single-threaded.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "base/types.h"
+#include "engine/request.h"
+
+namespace fathom {
+
+// kInvalidArgument naming the field that is out of range (ranges: engine/request.h).
+Status ValidateSampling(const SamplingParams& params, int vocab_size);
+
+// Uniform in [0, 1): a hash of its arguments, the same on every machine.
+double UniformAt(uint64_t seed, int64_t position);
+
+class Sampler {
+ public:
+  // `seed` is used where params.seed is absent. `prompt` counts for the repetition penalty.
+  Sampler(const SamplingParams& params, uint64_t seed, int vocab_size,
+          std::span<const TokenId> prompt);
+
+  // The token at `position` of the sequence, given the logits [vocab] there; `logits` is
+  // overwritten. `masked` ids are not chosen (end tokens before min_tokens). `num_logprobs` as in
+  // GenerateRequest.
+  TokenEvent Sample(std::span<float> logits, int64_t position, std::span<const TokenId> masked,
+                    int num_logprobs);
+
+ private:
+  struct Candidate {
+    TokenId token;
+    float logit;
+  };
+  void AdjustLogits(std::span<float> logits, std::span<const TokenId> masked) const;
+  TokenId Draw(std::span<const float> logits, int64_t position);
+  void KeepLargest(size_t count);
+  void KeepNucleus(double max_logit);
+
+  SamplingParams params_;
+  uint64_t seed_;
+  // Occurrences, allocated only where a penalty needs them.
+  std::vector<int32_t> generated_counts_;
+  std::vector<bool> seen_;
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace fathom

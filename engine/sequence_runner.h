@@ -1,0 +1,55 @@
+// SequenceRunner: one sequence, its cache and the steps that extend it.
+//
+// Turns "compute these tokens next" into a StepPlan and runs the model. Owned by one thread.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/step_plan.h"
+#include "base/status.h"
+#include "cache/sequence_cache.h"
+#include "model/model.h"
+
+namespace fathom {
+
+// The cache geometry of a model's main layers.
+CacheGeometry CacheGeometryOf(const ModelConfig& config);
+
+class SequenceRunner {
+ public:
+  enum class Logits { kNone, kLast, kAll };
+
+  // `model` must outlive the runner. Reserves a cache for max_positions tokens.
+  static Result<std::unique_ptr<SequenceRunner>> Create(Model& model, Numerics numerics,
+                                                        int64_t max_positions);
+
+  // Computes `tokens` at the positions that follow, in one step (at most model.max_rows() tokens).
+  // `logits` receives [vocab] of the last token, [tokens, vocab], or nothing.
+  Status Step(std::span<const TokenId> tokens, Logits wanted, std::span<float> logits,
+              ForwardObserver* observer = nullptr);
+  // A layer alone on a given residual stream [tokens, hc_mult, D], at the positions that follow;
+  // the cache of the other layers is not written. For checks.
+  Status StepLayer(int layer, std::span<const TokenId> tokens, TensorView<float> hc,
+                   ForwardObserver* observer = nullptr);
+
+  // Forgets the sequence.
+  void Clear() { cache_->Clear(); }
+  [[nodiscard]] Position length() const { return cache_->length(); }
+  [[nodiscard]] const SequenceCache& cache() const { return *cache_; }
+
+ private:
+  SequenceRunner(Model& model, std::unique_ptr<SequenceCache> cache);
+  // Makes room in the cache and describes the step; the plan borrows from this object.
+  Result<StepPlan> BeginStep(std::span<const TokenId> tokens, Logits wanted);
+
+  Model& model_;
+  std::unique_ptr<SequenceCache> cache_;
+  SequenceRows rows_;
+  std::vector<Position> positions_;
+  std::vector<int> logits_rows_;
+  std::array<BlockTable, kNumCacheClasses> tables_{};
+};
+
+}  // namespace fathom

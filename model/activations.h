@@ -1,0 +1,52 @@
+// Activations: the named buffers of one forward pass, laid out once for the largest step.
+#pragma once
+
+#include <vector>
+
+#include "base/tensor_view.h"
+#include "base/types.h"
+#include "checkpoint/config.h"
+
+namespace fathom {
+
+// Each view has room for `max_rows` rows; a step takes First(n). Owned by the model, used by one
+// step at a time.
+struct Activations {
+  Activations(const ModelConfig& config, int max_rows);
+
+  TensorView<float> hc;               // [n, hc_mult, D] residual stream
+  TensorView<float> x;                // [n, D] a sub-layer's input
+  TensorView<float> sublayer_out;     // [n, D]
+  TensorView<float> post, comb;       // [n, hc], [n, hc, hc]
+  TensorView<float> q_lora;           // [n, QL]
+  TensorView<float> kv;               // [n, d]
+  TensorView<float> q, attn_o;        // [n, H, d]
+  TensorView<float> o_lora;           // [n, G * OL]
+  TensorView<float> index_q;          // [n, Hi, di]
+  TensorView<float> index_weights;    // [n, Hi]
+  TensorView<int32_t> entries;        // [n, topk]
+  TensorView<int32_t> num_entries;    // [n]
+  TensorView<int32_t> experts;        // [n, K]
+  TensorView<float> expert_weights;   // [n, K]
+  TensorView<float> rope_plain;       // [n, rope / 2, 2], ratio-0 layers
+  TensorView<float> rope_compressed;  // [n, rope / 2, 2], layers with a compressor
+  TensorView<float> rope_anchors_c4;  // [entries ending in the step, rope / 2, 2]
+  TensorView<float> rope_anchors_c128;
+  std::vector<Position> anchors_c4;  // positions of those anchors
+  std::vector<Position> anchors_c128;
+
+  // Compressor rows are as wide as the layer's kind needs: [n, width] over a shared buffer.
+  [[nodiscard]] TensorView<float> KvRows(int n, int width) { return {kv_rows_.data(), n, width}; }
+  [[nodiscard]] TensorView<float> ScoreRows(int n, int width) {
+    return {score_rows_.data(), n, width};
+  }
+
+  [[nodiscard]] int max_rows() const { return static_cast<int>(x.dim(0)); }
+
+ private:
+  std::vector<float> floats_;
+  std::vector<int32_t> ints_;
+  std::vector<float> kv_rows_, score_rows_;
+};
+
+}  // namespace fathom

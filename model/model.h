@@ -1,0 +1,79 @@
+// Model: DeepSeek-V4's forward pass as a fixed sequence of fused operations on a Backend.
+//
+// Reads like the architecture: one function per block, in the order in which data flows. It has no
+// device code and does not know which backend it runs on. One step at a time; owned by the engine
+// thread.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/step_plan.h"
+#include "base/status.h"
+#include "checkpoint/checkpoint.h"
+#include "model/activations.h"
+#include "model/weights.h"
+
+namespace fathom {
+
+// Sees intermediate values of a step; for tests and diagnosis. Views are valid during the call
+// only.
+class ForwardObserver {
+ public:
+  virtual ~ForwardObserver() = default;
+  // Residual stream in front of layer `layer`; layer == num_layers: behind the last one.
+  virtual void OnHidden(int /*layer*/, TensorView<const float> /*hc*/) {}
+  // "attn_in", "attn_o" (before the inverse rotation), "attn_out", "ffn_in", "ffn_out".
+  virtual void OnTensor(int /*layer*/, std::string_view /*name*/,
+                        TensorView<const float> /*values*/) {}
+  virtual void OnEntries(int /*layer*/, TensorView<const int32_t> /*entries*/,
+                         TensorView<const int32_t> /*num_entries*/) {}
+  virtual void OnRoute(int /*layer*/, TensorView<const int32_t> /*experts*/,
+                       TensorView<const float> /*weights*/) {}
+};
+
+class Model {
+ public:
+  // `checkpoint` and `backend` must outlive the model. Prepares the backend for steps of up to
+  // `max_rows` tokens and sequences of up to `max_positions`.
+  static Result<std::unique_ptr<Model>> Create(const Checkpoint& checkpoint, Backend& backend,
+                                               int max_rows, int64_t max_positions);
+
+  [[nodiscard]] const ModelConfig& config() const { return config_; }
+  [[nodiscard]] const ModelWeights& weights() const { return *weights_; }
+  [[nodiscard]] int max_rows() const { return activations_.max_rows(); }
+
+  // Computes the plan's rows: their cache entries are written, and logits [plan.logits_rows, vocab]
+  // of the wanted rows. kInvalidArgument for more than max_rows rows or token ids outside the
+  // vocabulary.
+  Status Forward(const StepPlan& plan, TensorView<float> logits,
+                 ForwardObserver* observer = nullptr);
+
+  // One layer alone on a given residual stream [rows, hc_mult, D], in place.
+  Status ForwardLayer(int layer, const StepPlan& plan, TensorView<float> hc,
+                      ForwardObserver* observer = nullptr);
+
+ private:
+  Model(const Checkpoint& checkpoint, Backend& backend, std::unique_ptr<ModelWeights> weights,
+        int max_rows);
+
+  Status BeginStep(const StepPlan& plan);
+  Status Block(int layer, const StepPlan& plan, TensorView<float> hc, ForwardObserver* observer);
+  Status Attention(int layer, const StepPlan& plan, ForwardObserver* observer);
+  Status Compress(int layer, const CompressorWeights& weights, bool index_side,
+                  const StepPlan& plan);
+  Status SelectEntries(int layer, const StepPlan& plan, ForwardObserver* observer);
+  Status MixtureOfExperts(int layer, const StepPlan& plan, ForwardObserver* observer);
+  Status HcPreNorm(const HyperConnectionWeights& hc_weights, TensorView<const float> norm,
+                   TensorView<const float> hc);
+
+  const ModelConfig config_;
+  Backend& backend_;
+  std::unique_ptr<ModelWeights> weights_;
+  std::vector<float> frequencies_plain_, frequencies_compressed_;
+  Activations activations_;
+};
+
+}  // namespace fathom
