@@ -35,8 +35,8 @@ struct BackendLimits {
   int max_experts = 0;
   int max_experts_per_token = 0;
   int max_expert_width = 0;
-  int max_heads = 0;
-  int max_head_dim = 0;
+  int max_heads = 0;          // of attention and indexer
+  int max_head_dim = 0;       // of attention and indexer
   int64_t max_positions = 0;  // longest sequence
 };
 

@@ -1,3 +1,4 @@
+#include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "engine/local_engine.h"
 
@@ -5,8 +6,8 @@ namespace fathom {
 
 Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics numerics,
                                              int num_threads) {
-  (void)num_threads;
   if (name == "reference") return std::unique_ptr<Backend>(new ReferenceBackend(numerics));
+  if (name == "cpu") return std::unique_ptr<Backend>(new CpuBackend(numerics, num_threads));
   return InvalidArgument("backend '" + name + "': known backends are cpu and reference");
 }
 

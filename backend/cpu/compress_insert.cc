@@ -1,0 +1,125 @@
+// See backend/ops/compress_insert.h for the contract.
+#include <cmath>
+#include <limits>
+
+#include "backend/cpu/scratch.h"
+#include "backend/page_codec.h"
+#include "base/formats.h"
+
+namespace fathom {
+namespace {
+
+constexpr int kMaxItems = 128;
+constexpr int64_t kChannels = 64;  // pooled together, so that the exponentials stay in the L1 cache
+
+// One item of a compression window: its state row [K | S] and the half of it that this window uses.
+struct Item {
+  const std::byte* row = nullptr;
+  int64_t half = 0;
+};
+
+// Channels [begin, begin + count) of an item's K (part 0) or S (part 1). Pages are bytes: copied.
+void LoadChannels(const Item& item, int64_t coff_width, int part, int64_t begin, int64_t count,
+                  float* out) {
+  const int64_t offset = part * coff_width + item.half + begin;
+  std::memcpy(out, item.row + offset * static_cast<int64_t>(sizeof(float)),
+              static_cast<size_t>(count) * sizeof(float));
+}
+
+// Softmax over the items' scores and weighted sum of their K values, each channel on its own.
+// Scalar exponentials in the order of items: entries are stored in a few bits, and every backend
+// has to store the same ones.
+void Pool(std::span<const Item> items, int64_t coff_width, std::span<float> out) {
+  float p[kMaxItems][kChannels];
+  float k[kChannels];
+  const auto width = static_cast<int64_t>(out.size());
+  for (int64_t begin = 0; begin < width; begin += kChannels) {
+    const int64_t count = std::min(kChannels, width - begin);
+    float max[kChannels], den[kChannels] = {}, sum[kChannels] = {};
+    std::fill_n(max, count, -std::numeric_limits<float>::infinity());
+    for (size_t n = 0; n < items.size(); ++n) {
+      LoadChannels(items[n], coff_width, 1, begin, count, p[n]);
+      for (int64_t c = 0; c < count; ++c) max[c] = std::max(max[c], p[n][c]);
+    }
+    for (size_t n = 0; n < items.size(); ++n) {
+      for (int64_t c = 0; c < count; ++c) den[c] += p[n][c] = std::exp(p[n][c] - max[c]);
+    }
+    for (size_t n = 0; n < items.size(); ++n) {
+      LoadChannels(items[n], coff_width, 0, begin, count, k);
+      for (int64_t c = 0; c < count; ++c) sum[c] += k[c] * (p[n][c] / den[c]);
+    }
+    std::copy_n(sum, count, out.begin() + begin);
+  }
+}
+
+}  // namespace
+
+Status CpuBackend::DoCompressInsert(const CompressInsertArgs& args) {
+  const int64_t coff_width = args.kv_rows.dim(1);
+  const int64_t width = args.norm_weight.dim(0);
+  const PageFormat& state = args.state.format;
+  FATHOM_RETURN_IF_ERROR(Fits("compress_insert: width", width, scratch_->limits.max_head_dim));
+  if (state.encoding != EntryEncoding::kF32) {
+    return InvalidArgument("compress_insert: compressor rows must be stored as fp32");
+  }
+  if (args.index_side && ((width & (width - 1)) != 0 || width > cpu::kMaxHadamard)) {
+    return InvalidArgument("compress_insert: index keys of " + std::to_string(width) +
+                           " channels have no Hadamard rotation");
+  }
+  const std::span<const BlockTable> state_tables = args.plan->TablesFor(args.state_kind);
+  const std::span<const BlockTable> out_tables = args.plan->TablesFor(args.out_kind);
+  int64_t first_anchor = 0;
+  for (size_t s = 0; s < args.plan->sequences.size(); ++s) {
+    const SequenceRows& rows = args.plan->sequences[s];
+    const auto row_of = [&](int64_t position) {
+      const EntryRef entry = Locate(args.state, state_tables[s], position);
+      return entry.page + state.value_bytes() * entry.row;
+    };
+    ForEach(rows.num_rows, 4 * coff_width, [&](int64_t i, int) {
+      const int64_t position = rows.start + i;
+      const float* kv = args.kv_rows.row(rows.first_row + i).data();
+      const float* score = args.score_rows.row(rows.first_row + i).data();
+      const float* ape = args.ape.row(position % args.ratio).data();
+      std::byte* out = row_of(position);
+      std::memcpy(out, kv, static_cast<size_t>(coff_width) * sizeof(float));
+      out += coff_width * static_cast<int64_t>(sizeof(float));
+      float sum[kChannels];
+      for (int64_t begin = 0; begin < coff_width; begin += kChannels) {
+        const int64_t count = std::min(kChannels, coff_width - begin);
+        for (int64_t c = 0; c < count; ++c) sum[c] = score[begin + c] + ape[begin + c];
+        std::memcpy(out + begin * static_cast<int64_t>(sizeof(float)), sum,
+                    static_cast<size_t>(count) * sizeof(float));
+      }
+    });
+
+    const EndingEntries ending = EntriesEnding(rows, args.ratio);
+    // An exponential costs about twenty multiplications.
+    ForEach(ending.count, 32 * width * args.ratio * (args.ratio == 4 ? 2 : 1),
+            [&](int64_t e, int thread) {
+              const int64_t j = ending.first + e;
+              Item items[kMaxItems];
+              size_t num_items = 0;
+              // Entry 0 has no window before it; leaving those items out is the same as scores of
+              // -inf.
+              if (args.ratio == 4 && j > 0) {
+                for (int64_t u = -4; u < 0; ++u) items[num_items++] = {row_of(4 * j + u), 0};
+              }
+              for (int64_t u = 0; u < args.ratio; ++u) {
+                items[num_items++] = {row_of(args.ratio * j + u), coff_width - width};
+              }
+              const std::span<float> entry(scratch_->thread_tile.part(thread),
+                                           static_cast<size_t>(width));
+              Pool({items, num_items}, coff_width, entry);
+              if (official()) cpu::RoundBf16(entry, entry.data());
+              cpu::ScaleRow(entry, args.norm_weight.data(), cpu::InverseRms(entry, args.norm_eps),
+                            official(), entry.data());
+              cpu::RopeRow(entry, args.anchor_cos_sin.row(first_anchor + e), 1.0f, official());
+              if (args.index_side) cpu::HadamardRow(entry, official());
+              StoreEntry(args.out.format, Locate(args.out, out_tables[s], j), entry);
+            });
+    first_anchor += ending.count;
+  }
+  return OkStatus();
+}
+
+}  // namespace fathom

@@ -1,0 +1,114 @@
+#include "backend/cpu/cpu_backend.h"
+
+#include <cstdlib>
+#include <limits>
+#include <new>
+#include <string>
+
+#include "backend/cpu/scratch.h"
+
+namespace fathom {
+
+CpuBackend::CpuBackend(Numerics numerics, ThreadPool& pool)
+    : Backend(numerics), pool_(pool), scratch_(std::make_unique<Scratch>()) {}
+
+CpuBackend::CpuBackend(Numerics numerics, int num_threads)
+    : Backend(numerics),
+      own_pool_(std::make_unique<ThreadPool>(num_threads)),
+      pool_(*own_pool_),
+      scratch_(std::make_unique<Scratch>()) {}
+
+CpuBackend::~CpuBackend() = default;
+
+Status CpuBackend::Prepare(const BackendLimits& limits) {
+  return scratch_->Allocate(limits, pool_.num_threads());
+}
+
+Status CpuBackend::Fits(const char* what, int64_t value, int64_t limit) {
+  if (value <= limit) return OkStatus();
+  return InvalidArgument(std::string(what) + ": " + std::to_string(value) +
+                         " exceeds the prepared limit of " + std::to_string(limit));
+}
+
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+// Sizes up to a limit that no machine reaches, so that sums and products never overflow.
+class SizeSum {
+ public:
+  // Offset of an array of `parts` parts of `count` elements; parts begin on a cache line.
+  size_t Add(int64_t parts, int64_t count, size_t element_bytes, int64_t* stride) {
+    const size_t per_line = kAlignment / element_bytes;
+    const size_t padded = (static_cast<size_t>(count) + per_line - 1) / per_line * per_line;
+    *stride = static_cast<int64_t>(padded);
+    const size_t offset = total_;
+    size_t bytes = 0;
+    overflow_ |= __builtin_mul_overflow(padded * element_bytes, static_cast<size_t>(parts), &bytes);
+    overflow_ |= __builtin_add_overflow(total_, bytes, &total_);
+    return offset;
+  }
+  [[nodiscard]] bool overflow() const { return overflow_; }
+  [[nodiscard]] size_t total() const { return total_; }
+
+ private:
+  size_t total_ = 0;
+  bool overflow_ = false;
+};
+
+}  // namespace
+
+void CpuBackend::Scratch::Free::operator()(std::byte* p) const { std::free(p); }
+
+Status CpuBackend::Scratch::Allocate(const BackendLimits& new_limits, int num_threads) {
+  const BackendLimits& l = new_limits;
+  if (l.max_rows < 1 || l.max_cols < 1 || l.max_experts < 0 || l.max_experts_per_token < 0 ||
+      l.max_expert_width < 0 || l.max_heads < 0 || l.max_head_dim < 0 || l.max_positions < 0 ||
+      l.max_positions > std::numeric_limits<int32_t>::max()) {
+    return InvalidArgument("cpu backend: limits must be positive and positions fit in 32 bits");
+  }
+  limits = l;
+  max_entries = l.max_positions / 4 + 1;
+  score_capacity = std::max<int64_t>(max_entries, int64_t{1} << 20);
+
+  // First pass: offsets; second pass: pointers.
+  SizeSum sum;
+  const auto place = [&](auto& array, int64_t parts, int64_t count) {
+    using T = std::remove_pointer_t<decltype(array.data())>;
+    const size_t offset = sum.Add(parts, count, sizeof(T), &array.stride_);
+    array.data_ = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_.get() + offset);
+  };
+  const auto place_all = [&] {
+    const int64_t items = int64_t{l.max_rows} * (l.max_experts_per_token + 1);
+    const int64_t expert_cols = std::max(l.max_cols, l.max_expert_width);
+    sum = SizeSum();
+    place(inputs, l.max_rows, l.max_cols);
+    place(mixes, l.max_rows, kMixStride);
+    place(router_scores, l.max_rows, l.max_experts);
+    place(moe_hidden, items, l.max_expert_width);
+    place(moe_weights, 1, items);
+    place(moe_tokens, 1, items);
+    place(moe_begin, 1, int64_t{l.max_experts} + 2);
+    place(moe_active, 1, int64_t{l.max_experts} + 1);
+    place(index_queries, kIndexRows, int64_t{l.max_heads} * l.max_head_dim);
+    place(index_weights, kIndexRows, l.max_heads);
+    place(index_scores, 1, score_capacity);
+    place(thread_weights, num_threads, 2 * cpu::kRowBlock * expert_cols);
+    place(thread_window, num_threads, int64_t{kWindowRows} * l.max_head_dim);
+    place(thread_tile, num_threads, int64_t{cpu::kTile} * l.max_head_dim);
+    place(thread_softmax, num_threads, int64_t{2} * kQueryBlock * l.max_heads);
+    place(thread_keys, num_threads, max_entries);
+  };
+  memory_.reset();
+  place_all();
+  if (!sum.overflow()) {
+    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, sum.total())));
+  }
+  if (memory_ == nullptr) {
+    return OutOfMemory("cpu backend: scratch memory of " + std::to_string(sum.total()) + " bytes");
+  }
+  place_all();
+  return OkStatus();
+}
+
+}  // namespace fathom

@@ -1,0 +1,78 @@
+// CpuBackend: every operation threaded and vectorised, on host memory. The default backend.
+//
+// Weights are used as stored: a block of rows is decoded to fp32 once per step, exactly, and
+// multiplied with all tokens of the step. Sums are fp32. Results are the same, bit for bit, for any
+// number of threads, any number of rows in a step and any neighbours in the batch; they differ
+// between instruction sets (and from the reference) by the order of sums.
+// Single-threaded like every Backend: one owner calls the operations and they run on the pool.
+// Operations allocate nothing; all scratch memory is laid out in Prepare.
+#pragma once
+
+#include <memory>
+
+#include "backend/backend.h"
+#include "base/parallel.h"
+
+namespace fathom {
+
+class CpuBackend final : public Backend {
+ public:
+  // The pool outlives the backend and runs no other loops while an operation does.
+  CpuBackend(Numerics numerics, ThreadPool& pool);
+  // With a pool of its own; `num_threads` counts the caller.
+  CpuBackend(Numerics numerics, int num_threads);
+  ~CpuBackend() override;
+
+  [[nodiscard]] std::string_view name() const override { return "cpu"; }
+  // Operations on more than these limits get kInvalidArgument.
+  Status Prepare(const BackendLimits& limits) override;
+
+ protected:
+  Status DoEmbedExpand(const EmbedExpandArgs& args) override;
+  Status DoHcPreNorm(const HcPreNormArgs& args) override;
+  Status DoHcPost(const HcPostArgs& args) override;
+  Status DoRmsNorm(const RmsNormArgs& args) override;
+  Status DoLinear(const LinearArgs& args) override;
+  Status DoRopeTable(const RopeTableArgs& args) override;
+  Status DoQNormRopeKvInsert(const QNormRopeKvInsertArgs& args) override;
+  Status DoCompressInsert(const CompressInsertArgs& args) override;
+  Status DoIndexerTopk(const IndexerTopkArgs& args) override;
+  Status DoSparseAttention(const SparseAttentionArgs& args) override;
+  Status DoInverseRopeOut(const InverseRopeOutArgs& args) override;
+  Status DoRoute(const RouteArgs& args) override;
+  Status DoMoe(const MoeArgs& args) override;
+  Status DoHead(const HeadArgs& args) override;
+
+ private:
+  struct Scratch;
+
+  [[nodiscard]] bool official() const { return numerics() == Numerics::kOfficial; }
+  // kInvalidArgument when `value` exceeds the prepared `limit`.
+  static Status Fits(const char* what, int64_t value, int64_t limit);
+
+  // Runs body(i, thread) for i in [0, n), where each i costs about `work` multiplications;
+  // neighbours are joined to tasks that are worth handing to another thread. A function of the
+  // shape only.
+  template <typename Body>
+  void ForEach(int64_t n, int64_t work, const Body& body);
+
+  // The input that a weight takes: x itself, or its e4m3 values in scratch memory.
+  TensorView<const float> QuantisedInput(TensorView<const float> x);
+
+  // Multiplies rows [row, row + num_rows) (at most kRowBlock) of `weight` with `n` inputs and calls
+  // emit(first, count, sums) for chunks of them; sums is [count][kRowBlock].
+  template <typename Input, typename Emit>
+  void MultiplyRows(const WeightView& weight, int row, int num_rows, int64_t n, const Input& input,
+                    int thread, const Emit& emit);
+
+  // out = x . weight, rounded to bf16 if asked; x is already what the weight takes. Rows of `out`
+  // may be longer than the weight's rows.
+  void Multiply(TensorView<const float> x, const WeightView& weight, bool round,
+                TensorView<float> out);
+
+  std::unique_ptr<ThreadPool> own_pool_;
+  ThreadPool& pool_;
+  std::unique_ptr<Scratch> scratch_;
+};
+
+}  // namespace fathom

@@ -1,0 +1,115 @@
+// From stored codes to floats, exactly.
+
+// Include guard that is reset for every target (see hwy/foreach_target.h).
+#if defined(FATHOM_BACKEND_CPU_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FATHOM_BACKEND_CPU_DECODE_INL_H_
+#undef FATHOM_BACKEND_CPU_DECODE_INL_H_
+#else
+#define FATHOM_BACKEND_CPU_DECODE_INL_H_
+#endif
+
+#include <cstdint>
+#include <cstring>
+
+#include "base/formats.h"
+
+#include "backend/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fathom::cpu::HWY_NAMESPACE {
+
+// e4m3 codes as values times 2^-8: an e4m3 code is a binary16 with a shorter exponent and mantissa,
+// subnormals included. The NaN codes come out as numbers; the caller looks for them.
+HWY_INLINE VF E4m3TimesTwoToMinus8(const uint8_t* codes) {
+  const hn::Rebind<uint8_t, DF> d8;
+  const hn::Rebind<uint16_t, DF> du16;
+  const hn::Rebind<int16_t, DF> d16;
+  const hn::Rebind<hwy::float16_t, DF> df16;
+  const auto c = hn::BitCast(d16, hn::ShiftLeft<8>(hn::PromoteTo(du16, hn::LoadU(d8, codes))));
+  // The arithmetic shift copies the sign into bit 14 as well.
+  const auto bits = hn::And(hn::ShiftRight<1>(c), hn::Set(d16, static_cast<int16_t>(0xBFFF)));
+  return hn::PromoteTo(df, hn::BitCast(df16, bits));
+}
+
+// `n` e4m3 codes of one scale, n a multiple of 64.
+HWY_INLINE bool HasE4m3Nan(const uint8_t* codes, int64_t n) {
+  const hn::ScalableTag<uint8_t> d8;
+  const auto magnitude = hn::Set(d8, static_cast<uint8_t>(0x7F));
+  auto found = hn::Zero(d8);
+  for (int64_t i = 0; i < n; i += static_cast<int64_t>(hn::Lanes(d8))) {
+    const auto equal = hn::Eq(hn::And(hn::LoadU(d8, codes + i), magnitude), magnitude);
+    found = hn::Or(found, hn::VecFromMask(d8, equal));
+  }
+  return !hn::AllTrue(d8, hn::Eq(found, hn::Zero(d8)));
+}
+
+// 2^(byte - 127 + shift), exact; false where that, times the largest code, is no finite float. Such
+// scales make no sense but come from a file, so they take the scalar route.
+HWY_INLINE bool CombinedScale(uint8_t byte, int shift, float* out) {
+  const int exponent = byte + shift;
+  if (exponent > 246) return false;
+  const auto bits = static_cast<uint32_t>(exponent) << 23;
+  std::memcpy(out, &bits, sizeof(bits));
+  return true;
+}
+
+// `n` codes of one scale, n a multiple of 64.
+HWY_INLINE void DecodeE4m3(const uint8_t* codes, int n, uint8_t scale_byte, float* out) {
+  float scale = 0.0f;
+  if (!CombinedScale(scale_byte, 8, &scale) || HasE4m3Nan(codes, n)) {
+    for (int i = 0; i < n; ++i) out[i] = E4m3ToFloat(codes[i]) * Ue8m0ToFloat(scale_byte);
+    return;
+  }
+  const VF factor = hn::Set(df, scale);
+  for (int i = 0; i < n; i += kLanes) {
+    hn::StoreU(hn::Mul(E4m3TimesTwoToMinus8(codes + i), factor), df, out + i);
+  }
+}
+
+// 32 values of one scale.
+HWY_INLINE void DecodeE2m1(const uint8_t* packed, uint8_t scale_byte, float* out) {
+  float scale = 0.0f;
+  if (!CombinedScale(scale_byte, 14, &scale)) {
+    for (int i = 0; i < 16; ++i) {
+      out[2 * i] = E2m1ToFloat(packed[i]) * Ue8m0ToFloat(scale_byte);
+      out[2 * i + 1] = E2m1ToFloat(static_cast<uint8_t>(packed[i] >> 4)) * Ue8m0ToFloat(scale_byte);
+    }
+    return;
+  }
+  const hn::RebindToUnsigned<DF> du32;
+  const hn::Rebind<uint8_t, DF> d8;
+  const hn::Repartition<int16_t, DF> d16;
+  const hn::Half<decltype(d16)> dhalf;
+  const hn::Rebind<hwy::float16_t, DF> df16;
+  const VF factor = hn::Set(df, scale);
+  for (int i = 0; i < 16; i += kLanes) {
+    // Each byte becomes two 16-bit lanes with a nibble in the upper four bits: the low nibble in
+    // the even lane. Shifted by three, sign and code stand where binary16 has its sign, the two
+    // lowest exponent bits and the highest mantissa bit: the value times 2^-14, subnormal 0.5
+    // included.
+    const auto bytes = hn::PromoteTo(du32, hn::LoadU(d8, packed + i));
+    const auto nibbles = hn::Or(hn::ShiftLeft<12>(bytes), hn::ShiftLeft<24>(bytes));
+    const auto bits = hn::And(hn::ShiftRight<3>(hn::BitCast(d16, nibbles)),
+                              hn::Set(d16, static_cast<int16_t>(0x8E00)));
+    const auto lower = hn::PromoteTo(df, hn::BitCast(df16, hn::LowerHalf(dhalf, bits)));
+    const auto upper = hn::PromoteTo(df, hn::BitCast(df16, hn::UpperHalf(dhalf, bits)));
+    hn::StoreU(hn::Mul(lower, factor), df, out + 2 * i);
+    hn::StoreU(hn::Mul(upper, factor), df, out + 2 * i + kLanes);
+  }
+}
+
+HWY_INLINE void DecodeBf16(const uint16_t* bits, int64_t n, float* out) {
+  const hn::RebindToUnsigned<DF> du32;
+  const hn::Rebind<uint16_t, DF> du16;
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const auto u = hn::ShiftLeft<16>(hn::PromoteTo(du32, hn::LoadU(du16, bits + i)));
+    hn::StoreU(hn::BitCast(df, u), df, out + i);
+  }
+  for (; i < n; ++i) out[i] = Bf16ToFloat(bits[i]);
+}
+
+}  // namespace fathom::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard

@@ -1,0 +1,81 @@
+// The vectorised loops that the operations of CpuBackend are made of.
+//
+// Each is compiled once per instruction set (Highway's foreach_target) and picked at run time.
+// Pure functions on memory of the caller; any thread may call them. Pointers need no alignment.
+// A result element depends on its own inputs and on the instruction set only: how many rows a call
+// covers, and how rows are split over calls, never changes a bit.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backend/page_format.h"
+#include "backend/weights.h"
+
+namespace fathom::cpu {
+
+// ---- Matrix products (kernels_matmul.cc)
+
+// Weight rows that one task decodes and multiplies.
+inline constexpr int kRowBlock = 16;
+
+// Rows [row, row + num_rows) as exact floats (every scale is a power of two); out is
+// [num_rows][cols].
+void DecodeRows(const WeightView& weight, int row, int num_rows, float* out);
+
+// out[i * out_stride + r] = w_r . x_i for r < num_rows <= kRowBlock, i < num_x. Row r begins at
+// w + r * cols. fp32: lane l of a vector sums the products at cols l, l + L, l + 2L, ... in turn (L
+// lanes), then the lanes are halved until one is left. Elements of `out` up to the next multiple of
+// four rows are overwritten as well.
+void DotBlock(const float* w, int num_rows, int64_t cols, const float* const* x, int num_x,
+              float* out, int64_t out_stride);
+
+// out = the values of x after official e4m3 quantisation in groups of 128; like SimulateE4m3.
+void QuantiseE4m3Groups(std::span<const float> x, float* out);
+
+// out = bf16(x), as floats; out may be x.
+void RoundBf16(std::span<const float> x, float* out);
+
+// ---- One token's row (kernels_rows.cc); `round` is set in official numerics
+
+// rsqrt(mean(x^2) + eps), the mean in double.
+float InverseRms(std::span<const float> x, float eps);
+// out[i] = bf16(weight[i] * (x[i] * inverse)); out may be x.
+void ScaleRow(std::span<const float> x, const float* weight, float inverse, bool round, float* out);
+// y[i] = bf16(sum over c of pre[c] * copies[c][i]), c ascending.
+void MixCopies(const float* copies, std::span<const float> pre, std::span<float> y, bool round);
+// copies[k][i] = bf16(post[k] * out[i] + sum over j of comb[j][k] * copies[j][i]), the sum in
+// double.
+void HcPostRow(float* copies, int hc, std::span<const float> out, const float* post,
+               const float* comb, bool round);
+// Rotates the last channels of x, adjacent pairs; cos_sin is [pairs][2]. sign -1 rotates back.
+void RopeRow(std::span<float> x, std::span<const float> cos_sin, float sign, bool round);
+// The official norm of one query head: in official numerics every step of it rounds to bf16.
+void QueryNorm(std::span<float> q, float eps, bool round);
+// Orthonormal Walsh-Hadamard transform in Sylvester order; the size is a power of two, at most
+// kMaxHadamard.
+inline constexpr int kMaxHadamard = 1024;
+void HadamardRow(std::span<float> x, bool round);
+
+// ---- Attention and indexer (kernels_attention.cc)
+
+inline constexpr int kTile = 64;  // entries that are decoded and scored together
+
+// Entry `row` of a page as floats: LoadEntry, vectorised.
+void DecodeEntry(const PageFormat& format, EntryRef entry, float* out);
+
+// One tile of online softmax for the heads of one query.
+// q and out are [num_heads][dim], kv is [num][dim] with num <= kTile, max and den [num_heads].
+// Before the first tile max is -inf, den 0 and out 0. fp32; entries in ascending order.
+void AttendTile(const float* q, int num_heads, int dim, const float* kv, int num, float scale,
+                float* max, float* den, float* out);
+// Ends it: out = bf16(out / (den + exp(sink - max))).
+void FinishAttention(int num_heads, int dim, const float* max, const float* den, const float* sink,
+                     bool round, float* out);
+
+// scores[j] = sum over h ascending of weights[h] * relu(q[h] . keys[j]), j < num <= kTile. q is
+// [num_heads][dim], keys [num][dim].
+void IndexScores(const float* q, const float* weights, int num_heads, int dim, const float* keys,
+                 int num, float* scores);
+
+}  // namespace fathom::cpu

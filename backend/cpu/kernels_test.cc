@@ -1,0 +1,233 @@
+// The vector loops against their scalar meaning, on every instruction set of this machine.
+#include "backend/cpu/kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <limits>
+
+#include "backend/cpu/test_support.h"
+#include "backend/cpu/test_targets.h"
+#include "backend/reference/scalar_math.h"
+
+namespace fathom {
+namespace {
+
+using test::Random;
+
+class CpuKernels : public test::PerTarget {};
+FATHOM_FOR_EACH_TARGET(CpuKernels);
+
+std::vector<uint32_t> Bits(std::span<const float> v) {
+  std::vector<uint32_t> bits;
+  for (float x : v) bits.push_back(std::bit_cast<uint32_t>(x));
+  return bits;
+}
+
+// Equal bits; any NaN equals any other.
+void ExpectSameBits(std::span<const float> got, std::span<const float> want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (std::isnan(want[i]) && std::isnan(got[i])) continue;
+    ASSERT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(want[i]))
+        << "element " << i << ": " << got[i] << " instead of " << want[i];
+  }
+}
+
+std::vector<float> Decode(const WeightView& w) {
+  std::vector<float> out(static_cast<size_t>(w.rows) * static_cast<size_t>(w.cols), -1.0f);
+  cpu::DecodeRows(w, 0, w.rows, out.data());
+  return out;
+}
+
+std::vector<float> ReferenceDecode(const WeightView& w) {
+  std::vector<float> out;
+  std::vector<float> row(static_cast<size_t>(w.cols));
+  for (int r = 0; r < w.rows; ++r) {
+    reference::DecodeWeightRow(w, r, row);
+    out.insert(out.end(), row.begin(), row.end());
+  }
+  return out;
+}
+
+TEST_P(CpuKernels, EveryFp8CodeWithEveryScaleDecodesExactly) {
+  // 256 columns hold every code, NaN included, in row 0 and its neighbours; one block row per
+  // scale.
+  std::vector<uint8_t> codes(256 * 128 * 256);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i + i / 256);
+  std::vector<uint8_t> scales(2 * 256);
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<uint8_t>(i / 2);
+  const WeightView all{DType::kF8E4M3, codes.data(), scales.data(), 256 * 128, 256};
+  std::vector<float> got(256), want(256);
+  for (int row = 0; row < all.rows; row += 37) {
+    cpu::DecodeRows(all, row, 1, got.data());
+    reference::DecodeWeightRow(all, row, want);
+    ExpectSameBits(got, want);
+  }
+  // Without NaN codes, so that the vector route is taken.
+  Random random(1);
+  const test::TestWeight plain = test::MakeWeight(random, DType::kF8E4M3, 300, 384);
+  ExpectSameBits(Decode(plain.view), ReferenceDecode(plain.view));
+}
+
+TEST_P(CpuKernels, EveryFp4CodeWithEveryScaleDecodesExactly) {
+  std::vector<uint8_t> packed(256 * 64);
+  for (size_t i = 0; i < packed.size(); ++i) packed[i] = static_cast<uint8_t>(i * 7 + i / 64);
+  std::vector<uint8_t> scales(256 * 4);
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<uint8_t>(i / 4 + i % 4);
+  const WeightView w{DType::kI8, packed.data(), scales.data(), 256, 128};
+  ExpectSameBits(Decode(w), ReferenceDecode(w));
+}
+
+TEST_P(CpuKernels, Bf16AndFp32RowsOfAnyLengthDecode) {
+  Random random(2);
+  for (DType dtype : {DType::kBF16, DType::kF32}) {
+    for (int cols : {1, 3, 4, 15, 16, 17, 31, 64, 100}) {
+      const test::TestWeight w = test::MakeWeight(random, dtype, 5, cols);
+      ExpectSameBits(Decode(w.view), ReferenceDecode(w.view));
+    }
+  }
+}
+
+TEST_P(CpuKernels, ActivationQuantiserIsTheOfficialOne) {
+  Random random(3);
+  const auto check = [](std::vector<float> x) {
+    std::vector<float> want = x;
+    SimulateE4m3(want, 128);
+    std::vector<float> got(x.size(), -1.0f);
+    cpu::QuantiseE4m3Groups(x, got.data());
+    ExpectSameBits(got, want);
+    cpu::QuantiseE4m3Groups(x, x.data());  // in place
+    ExpectSameBits(x, want);
+  };
+  for (float scale : {1e-30f, 1e-6f, 1e-3f, 1.0f, 300.0f, 1e20f, 1e37f}) {
+    check(random.Normals(128 * 8, scale));
+    check(random.Bf16s(128 * 8, scale));
+  }
+  // The largest magnitude on, just below and just above the places where the scale changes.
+  for (int e = -20; e <= 20; ++e) {
+    for (float factor : {448.0f, std::nextafter(448.0f, 0.0f), std::nextafter(448.0f, 1e9f)}) {
+      std::vector<float> x = random.Normals(128, std::ldexp(100.0f, e));
+      for (float& v : x) v = std::clamp(v, -std::ldexp(448.0f, e), std::ldexp(448.0f, e));
+      x[77] = -std::ldexp(factor, e);
+      check(x);
+    }
+  }
+  // Halfway cases of every binade, and subnormals of the format.
+  std::vector<float> halves(128 * 4);
+  for (size_t i = 0; i < halves.size(); ++i) {
+    halves[i] = std::ldexp(static_cast<float>(i % 64) * 0.5f, static_cast<int>(i / 32) - 12);
+  }
+  halves[0] = halves[128] = halves[256] = halves[384] = 448.0f;
+  check(halves);
+  check(std::vector<float>(128, 0.0f));
+  check(std::vector<float>(128, -0.0f));
+  std::vector<float> odd = random.Normals(128 * 3);
+  odd[5] = std::numeric_limits<float>::quiet_NaN();
+  odd[200] = std::numeric_limits<float>::infinity();
+  odd[300] = -std::numeric_limits<float>::max();
+  check(odd);
+}
+
+TEST_P(CpuKernels, RoundBf16IsTheScalarOne) {
+  Random random(4);
+  for (int n : {0, 1, 7, 16, 33, 1000}) {
+    std::vector<float> x = random.Normals(n, 1e3f);
+    if (n > 6) {
+      x[0] = std::numeric_limits<float>::infinity();
+      x[1] = std::numeric_limits<float>::quiet_NaN();
+      x[2] = std::bit_cast<float>(0xFF800001u);
+      x[3] = std::bit_cast<float>(0x3F808000u);  // halfway, even below
+      x[4] = std::bit_cast<float>(0x3F818000u);  // halfway, even above
+      x[5] = std::numeric_limits<float>::max();
+    }
+    std::vector<float> want = x;
+    for (float& v : want) v = RoundToBf16(v);
+    cpu::RoundBf16(x, x.data());
+    EXPECT_EQ(Bits(x), Bits(want));
+  }
+}
+
+TEST_P(CpuKernels, DotsAreTheSameInAnyTileAndCloseToTheExactSum) {
+  Random random(5);
+  for (int cols : {1, 3, 4, 15, 16, 17, 47, 64, 128, 500}) {
+    for (int rows : {1, 2, 4, 5, 8, 11, 16}) {
+      constexpr int kInputs = 7;
+      const std::vector<float> w = random.Normals(int64_t{rows} * cols);
+      const std::vector<float> x = random.Normals(int64_t{kInputs} * cols);
+      std::vector<const float*> inputs;
+      for (int i = 0; i < kInputs; ++i) inputs.push_back(x.data() + int64_t{i} * cols);
+      std::vector<float> all(kInputs * cpu::kRowBlock);
+      cpu::DotBlock(w.data(), rows, cols, inputs.data(), kInputs, all.data(), cpu::kRowBlock);
+      for (int i = 0; i < kInputs; ++i) {
+        for (int r = 0; r < rows; ++r) {
+          const float got = all[static_cast<size_t>(i * cpu::kRowBlock + r)];
+          // One row and one input alone.
+          float alone[4];
+          cpu::DotBlock(w.data() + int64_t{r} * cols, 1, cols, inputs.data() + i, 1, alone, 4);
+          ASSERT_EQ(got, alone[0]) << cols << " columns, row " << r << ", input " << i;
+          double sum = 0.0, magnitude = 0.0;
+          for (int k = 0; k < cols; ++k) {
+            const double product = static_cast<double>(w[static_cast<size_t>(r * cols + k)]) *
+                                   static_cast<double>(x[static_cast<size_t>(i * cols + k)]);
+            sum += product;
+            magnitude += std::fabs(product);
+          }
+          // fp32 sum of `cols` terms and one rounding per product (none with FMA).
+          ASSERT_NEAR(got, sum, (cols + 1) * 0x1p-24 * magnitude);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CpuKernels, EntriesDecodeLikeThePageCodec) {
+  Random random(6);
+  const PageFormat formats[] = {{EntryEncoding::kF32, 96, 0, 3},
+                                {EntryEncoding::kE4m3Rope, 512, 64, 5},
+                                {EntryEncoding::kE4m3Rope, 128, 64, 4},
+                                {EntryEncoding::kE4m3Rope, 80, 16, 2},
+                                {EntryEncoding::kE2m1, 128, 0, 7}};
+  for (const PageFormat& format : formats) {
+    test::TestPages pages(random, format, 1, 20);
+    pages.Fill(random, 20);
+    std::vector<float> got(static_cast<size_t>(format.dim)), want(got.size());
+    for (int j = 0; j < 20; ++j) {
+      const EntryRef entry = Locate(pages.view(), pages.tables()[0], j);
+      cpu::DecodeEntry(format, entry, got.data());
+      LoadEntry(format, entry, want);
+      ExpectSameBits(got, want);
+    }
+  }
+}
+
+TEST_P(CpuKernels, RowOperationsEqualTheReferenceBitForBit) {
+  Random random(7);
+  for (Numerics numerics : {Numerics::kOfficial, Numerics::kExact}) {
+    const bool round = numerics == Numerics::kOfficial;
+    for (int width : {8, 64, 100, 128, 512}) {
+      const std::vector<float> x = random.Bf16s(width);
+      const std::vector<float> weight = random.Bf16s(width);
+      std::vector<float> got(x.size()), want(x.size());
+      reference::RmsNormRow(numerics, x, weight, 1e-6f, want);
+      cpu::ScaleRow(x, weight.data(), cpu::InverseRms(x, 1e-6f), round, got.data());
+      EXPECT_EQ(Bits(got), Bits(want)) << "norm of " << width;
+
+      for (float sign : {1.0f, -1.0f}) {
+        const std::vector<float> cos_sin = random.Normals(std::min(width, 64));
+        got = want = x;
+        reference::RopeRow(numerics, want, cos_sin, sign);
+        cpu::RopeRow(got, cos_sin, sign, round);
+        EXPECT_EQ(Bits(got), Bits(want)) << "rope of " << width;
+      }
+      if ((width & (width - 1)) != 0) continue;
+      got = want = x;
+      reference::HadamardRow(numerics, want);
+      cpu::HadamardRow(got, round);
+      EXPECT_EQ(Bits(got), Bits(want)) << "Hadamard of " << width;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fathom

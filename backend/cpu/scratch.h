@@ -1,0 +1,102 @@
+// Scratch memory and loop helpers of CpuBackend's operations. Included by backend/cpu/*.cc only.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/kernels.h"
+
+namespace fathom {
+
+// Queries that share decoded window entries, and the entries that fit for them.
+inline constexpr int kQueryBlock = 16;
+inline constexpr int kWindowRows = 192;
+// Queries whose index scores are in memory together.
+inline constexpr int kIndexRows = 64;
+// Inputs whose products with one row block are made before they are written out.
+inline constexpr int kInputChunk = 64;
+
+// One allocation, cut into arrays; sizes are functions of the limits. Arrays named `thread_*` hold
+// one part per thread.
+struct CpuBackend::Scratch {
+  template <typename T>
+  class Array {
+   public:
+    [[nodiscard]] T* data() const { return data_; }
+    // Part `i`, of a thread or a row.
+    [[nodiscard]] T* part(int64_t i) const { return data_ + i * stride_; }
+
+   private:
+    friend struct Scratch;
+    T* data_ = nullptr;
+    int64_t stride_ = 0;
+  };
+
+  BackendLimits limits;
+  int64_t max_entries = 0;     // compressed entries that an indexer may score
+  int64_t score_capacity = 0;  // floats in index_scores
+
+  Array<float> inputs;          // [max_rows][max_cols]
+  Array<float> mixes;           // [max_rows][kMixStride] hyper-connection products
+  Array<float> router_scores;   // [max_rows][max_experts, rounded up]
+  Array<float> moe_hidden;      // [max_rows * (experts per token + 1)][max_expert_width]
+  Array<float> moe_weights;     // one per item, see moe.cc
+  Array<int32_t> moe_tokens;    // one per item
+  Array<int32_t> moe_begin;     // [max_experts + 2]
+  Array<int32_t> moe_active;    // [max_experts + 1]
+  Array<float> index_queries;   // [kIndexRows][max_heads * max_head_dim]
+  Array<float> index_weights;   // [kIndexRows][max_heads]
+  Array<float> index_scores;    // [score_capacity]
+  Array<float> thread_weights;  // [2][kRowBlock][max_cols]
+  Array<float> thread_window;   // [kWindowRows][max_head_dim]
+  Array<float> thread_tile;     // [kTile][max_head_dim]
+  Array<float> thread_softmax;  // [2][kQueryBlock][max_heads]
+  Array<uint64_t> thread_keys;  // [max_entries]
+
+  static constexpr int kMixStride = 80;  // (2 + kMaxHcMult) * kMaxHcMult
+
+  // kOutOfMemory when the sizes overflow or the memory cannot be had.
+  Status Allocate(const BackendLimits& new_limits, int num_threads);
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const;
+  };
+  std::unique_ptr<std::byte[], Free> memory_;
+};
+
+template <typename Body>
+void CpuBackend::ForEach(int64_t n, int64_t work, const Body& body) {
+  // About half a microsecond of multiplications: what it costs to start and end a loop.
+  constexpr int64_t kMinWork = 16384;
+  const int64_t chunk = std::max<int64_t>(1, kMinWork / std::max<int64_t>(1, work));
+  pool_.ParallelFor((n + chunk - 1) / chunk, [&](int64_t task, int thread) {
+    const int64_t end = std::min(n, (task + 1) * chunk);
+    for (int64_t i = task * chunk; i < end; ++i) body(i, thread);
+  });
+}
+
+template <typename Input, typename Emit>
+void CpuBackend::MultiplyRows(const WeightView& weight, int row, int num_rows, int64_t n,
+                              const Input& input, int thread, const Emit& emit) {
+  const float* w = nullptr;
+  if (weight.dtype == DType::kF32) {
+    w = static_cast<const float*>(weight.data) + int64_t{row} * weight.cols;
+  } else {
+    float* decoded = scratch_->thread_weights.part(thread);
+    cpu::DecodeRows(weight, row, num_rows, decoded);
+    w = decoded;
+  }
+  alignas(64) float sums[kInputChunk * cpu::kRowBlock];
+  const float* x[kInputChunk];
+  for (int64_t first = 0; first < n; first += kInputChunk) {
+    const int count = static_cast<int>(std::min<int64_t>(kInputChunk, n - first));
+    for (int i = 0; i < count; ++i) x[i] = input(first + i);
+    cpu::DotBlock(w, num_rows, weight.cols, x, count, sums, cpu::kRowBlock);
+    emit(first, count, sums);
+  }
+}
+
+}  // namespace fathom
