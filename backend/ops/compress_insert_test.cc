@@ -342,5 +342,39 @@ TEST(EntriesEnding, AreThoseWhoseLastTokenIsInTheStep) {
   }
 }
 
+TEST_P(CompressInsert, ChecksItsArguments) {
+  const Shape shape{4, false};
+  Compressor compressor(backend(), official(), shape, 2);
+  ASSERT_STATUS_OK(compressor.Step({{0, 5}, {0, 3}}, {1, 2}));
+  std::vector<float> memory(4096);
+  float* m = memory.data();
+  CompressInsertArgs good = compressor.args();
+  good.kv_rows = good.score_rows = {m, 8, 144};
+  good.anchor_cos_sin = {m, 1, 4, 2};
+  ASSERT_STATUS_OK(Check(good));
+  using Args = CompressInsertArgs;
+  const auto expect = [&](const std::string& operand, auto&& spoil) {
+    Args bad = good;
+    spoil(bad);
+    ExpectRejected(backend().CompressInsert(bad), operand);
+  };
+  StepPlan no_tables = *good.plan;
+  no_tables.tables[static_cast<size_t>(CacheClass::kFull)] = {};
+  expect("ratio", [&](Args& a) { a.ratio = 8; });
+  expect("ratio", [&](Args& a) { a.ratio = 0; });
+  expect("plan", [&](Args& a) { a.plan = nullptr; });
+  expect("pages", [&](Args& a) { a.state.base = nullptr; });
+  expect("pages", [&](Args& a) { a.out.base = nullptr; });
+  expect("row", [&](Args& a) { a.kv_rows = {m, 7, 144}; });
+  expect("kv_rows", [&](Args& a) { a.kv_rows = {m, 8, 72}; });
+  expect("score_rows", [&](Args& a) { a.score_rows = {m, 8, 72}; });
+  expect("ape", [&](Args& a) { a.ape = {m, 5, 144}; });
+  expect("anchor_cos_sin", [&](Args& a) { a.anchor_cos_sin = {m, 2, 4, 2}; });
+  expect("anchor_cos_sin", [&](Args& a) { a.anchor_cos_sin = {m, 1, 40, 2}; });
+  expect("page", [&](Args& a) { a.state.format.dim = 144; });
+  expect("page", [&](Args& a) { a.out.format.dim = 64; });
+  expect("block table", [&](Args& a) { a.plan = &no_tables; });
+}
+
 }  // namespace
 }  // namespace fathom

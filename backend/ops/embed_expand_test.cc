@@ -40,5 +40,19 @@ TEST_P(EmbedExpand, TokenOutsideTheVocabularyIsRefusedBeforeAnythingIsWritten) {
   EXPECT_EQ(hc_, std::vector<float>(3 * 4 * 6, -1.0f));
 }
 
+TEST_P(EmbedExpand, ChecksItsArguments) {
+  EmbedExpandArgs bad = args_;
+  bad.hc = {hc_.data(), 2, 4, 6};
+  ExpectRejected(backend().EmbedExpand(bad), "hc");
+  bad.hc = {hc_.data(), 3, 6, 4};
+  ExpectRejected(backend().EmbedExpand(bad), "hc");
+  bad = args_;
+  bad.table.dtype = DType::kF32;
+  ExpectRejected(backend().EmbedExpand(bad), "table");
+  bad = args_;
+  bad.table.data = nullptr;
+  ExpectRejected(backend().EmbedExpand(bad), "table");
+}
+
 }  // namespace
 }  // namespace fathom

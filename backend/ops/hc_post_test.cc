@@ -67,5 +67,27 @@ TEST_P(HcPost, EqualsTheFormulaInDoubleRoundedOnce) {
   }
 }
 
+TEST_P(HcPost, ChecksItsArguments) {
+  std::vector<float> memory(1024);
+  float* m = memory.data();
+  const HcPostArgs good = {
+      .out = {m, 3, 8}, .post = {m, 3, 4}, .comb = {m, 3, 4, 4}, .hc = {m, 3, 4, 8}};
+  ASSERT_STATUS_OK(Check(good));
+  HcPostArgs bad = good;
+  bad.out = {m, 3, 7};
+  ExpectRejected(backend().HcPost(bad), "out");
+  bad = good;
+  bad.post = {m, 4, 3};
+  ExpectRejected(backend().HcPost(bad), "post");
+  bad = good;
+  bad.comb = {m, 3, 16};
+  ExpectRejected(backend().HcPost(bad), "comb");
+  bad = good;
+  bad.hc = {m, 3, 32};
+  ExpectRejected(backend().HcPost(bad), "hc");
+  bad = {.out = {m, 1, 2}, .post = {m, 1, 9}, .comb = {m, 1, 9, 9}, .hc = {m, 1, 9, 2}};
+  ExpectRejected(backend().HcPost(bad), "hc");
+}
+
 }  // namespace
 }  // namespace fathom

@@ -200,5 +200,26 @@ TEST_P(HcPreNorm, ATokenAmongOthersHasTheSameBitsAsAlone) {
   }
 }
 
+TEST_P(HcPreNorm, ChecksItsArguments) {
+  Site site = RandomSite(3, 4, 8, 1);
+  const HcPreNormArgs good = site.args;
+  ASSERT_STATUS_OK(Check(good));
+  const auto expect = [&](const std::string& operand, auto&& spoil) {
+    HcPreNormArgs bad = good;
+    spoil(bad);
+    ExpectRejected(backend().HcPreNorm(bad), operand);
+  };
+  float* m = site.fn.data();
+  expect("hc", [&](HcPreNormArgs& a) { a.hc = {m, 3, 32}; });
+  expect("fn", [&](HcPreNormArgs& a) { a.fn = {m, 23, 32}; });
+  expect("base", [&](HcPreNormArgs& a) { a.base = {m, 23}; });
+  expect("scale", [&](HcPreNormArgs& a) { a.scale = {m, 1}; });
+  expect("norm_weight", [&](HcPreNormArgs& a) { a.norm_weight = {m, 32}; });
+  expect("x", [&](HcPreNormArgs& a) { a.x = {m, 2, 8}; });
+  expect("post", [&](HcPreNormArgs& a) { a.post = {m, 3, 3}; });
+  expect("comb", [&](HcPreNormArgs& a) { a.comb = {m, 3, 16}; });
+  expect("sinkhorn_iters", [&](HcPreNormArgs& a) { a.sinkhorn_iters = 0; });
+}
+
 }  // namespace
 }  // namespace fathom

@@ -118,5 +118,28 @@ TEST_P(Head, EqualsTheFormulasInDouble) {
   }
 }
 
+TEST_P(Head, ChecksItsArguments) {
+  Call call(3, 4, 8, 5, {0, 2});
+  const HeadArgs good = call.args;
+  ASSERT_STATUS_OK(Check(good));
+  const auto expect = [&](const std::string& operand, auto&& spoil) {
+    HeadArgs bad = good;
+    spoil(bad);
+    ExpectRejected(backend().Head(bad), operand);
+  };
+  float* m = call.fn.data();
+  expect("hc", [&](HeadArgs& a) { a.hc = {m, 3, 32}; });
+  expect("fn", [&](HeadArgs& a) { a.fn = {m, 3, 32}; });
+  expect("base", [&](HeadArgs& a) { a.base = {m, 3}; });
+  expect("scale", [&](HeadArgs& a) { a.scale = {m, 3}; });
+  expect("norm_weight", [&](HeadArgs& a) { a.norm_weight = {m, 32}; });
+  expect("head", [&](HeadArgs& a) { a.head.cols = 4; });
+  expect("logits", [&](HeadArgs& a) { a.logits = a.logits.First(1); });
+  for (int row : {-1, 3}) {
+    call.rows[1] = row;
+    ExpectRejected(backend().Head(good), "row");
+  }
+}
+
 }  // namespace
 }  // namespace fathom

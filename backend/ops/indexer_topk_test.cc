@@ -235,5 +235,33 @@ TEST_P(IndexerTopk, ASequenceAmongOthersSelectsTheSameAsAlone) {
   }
 }
 
+TEST_P(IndexerTopk, ChecksItsArguments) {
+  Step step({{0, 3}}, 2, 4, official());
+  const IndexerTopkArgs good = step.args;
+  ASSERT_STATUS_OK(Check(good));
+  using Args = IndexerTopkArgs;
+  const auto expect = [&](const std::string& operand, auto&& spoil) {
+    Args bad = good;
+    spoil(bad);
+    ExpectRejected(backend().IndexerTopk(bad), operand);
+  };
+  float* m = step.q.data();
+  StepPlan no_tables = *good.plan;
+  no_tables.tables[static_cast<size_t>(CacheClass::kFull)] = {};
+  expect("plan", [&](Args& a) { a.plan = nullptr; });
+  expect("pages", [&](Args& a) { a.keys.base = nullptr; });
+  expect("q", [&](Args& a) { a.q = {m, 2, 2, kDim}; });
+  expect("q", [&](Args& a) { a.q = {m, 3, 2 * kDim}; });
+  expect("di", [&](Args& a) { a.q = {m, 3, 2, 48}; });
+  expect("page", [&](Args& a) { a.keys.format.dim = 32; });
+  expect("head_weights", [&](Args& a) { a.head_weights = {m, 3, 3}; });
+  expect("cos_sin", [&](Args& a) { a.cos_sin = {m, 2, 4, 2}; });
+  expect("cos_sin", [&](Args& a) { a.cos_sin = {m, 3, 33, 2}; });
+  expect("topk", [&](Args& a) { a.topk = 0; });
+  expect("entries", [&](Args& a) { a.topk = 5; });
+  expect("num_entries", [&](Args& a) { a.num_entries = a.num_entries.First(2); });
+  expect("block table", [&](Args& a) { a.plan = &no_tables; });
+}
+
 }  // namespace
 }  // namespace fathom

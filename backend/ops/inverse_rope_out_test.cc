@@ -138,5 +138,31 @@ TEST_P(InverseRopeOut, ARowAmongOthersHasTheSameBitsAsAlone) {
   }
 }
 
+TEST_P(InverseRopeOut, ChecksItsArguments) {
+  Call call(2);
+  const InverseRopeOutArgs good = call.args;
+  ASSERT_STATUS_OK(Check(good));
+  using Args = InverseRopeOutArgs;
+  const auto expect = [&](const std::string& operand, auto&& spoil) {
+    Args bad = good;
+    spoil(bad);
+    ExpectRejected(backend().InverseRopeOut(bad), operand);
+  };
+  float* m = call.o.data();
+  expect("groups", [&](Args& a) { a.groups = 3; });
+  expect("groups", [&](Args& a) { a.groups = 0; });
+  expect("heads", [&](Args& a) { a.o = {m, 2, kHeads * kDim}; });
+  expect("wo_a", [&](Args& a) { a.wo_a.cols = 256; });
+  expect("wo_a", [&](Args& a) { a.out = {m, 2, 7}; });
+  expect("wo_a", [&](Args& a) { a.wo_a.scale = nullptr; });
+  expect("cos_sin", [&](Args& a) { a.cos_sin = {m, 1, 4, 2}; });
+  expect("cos_sin", [&](Args& a) { a.cos_sin = {m, 2, 33, 2}; });
+  expect("out", [&](Args& a) { a.out = {m, 1, 6}; });
+  expect("outputs", [&](Args& a) {
+    a.wo_a.rows = 5;
+    a.out = {m, 2, 5};
+  });
+}
+
 }  // namespace
 }  // namespace fathom

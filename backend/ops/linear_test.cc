@@ -167,5 +167,34 @@ TEST_P(Linear, ARowAmongOthersHasTheSameBitsAsAlone) {
   }
 }
 
+TEST_P(Linear, ChecksItsArguments) {
+  TestWeight f8(DType::kF8E4M3, 8, 128);
+  TestWeight bf16(DType::kBF16, 8, 128);
+  std::vector<float> memory(1024);
+  float* m = memory.data();
+  const LinearArgs good = {.x = {m, 3, 128}, .first = {f8.view(), {m, 3, 8}}, .second = {}};
+  ASSERT_STATUS_OK(Check(good));
+  const auto expect = [&](const std::string& operand, auto&& spoil) {
+    LinearArgs bad = good;
+    spoil(bad);
+    ExpectRejected(backend().Linear(bad), operand);
+  };
+  expect("first", [&](LinearArgs& a) { a.x = {m, 3, 127}; });
+  expect("first", [&](LinearArgs& a) { a.first.weight.data = nullptr; });
+  expect("first", [&](LinearArgs& a) { a.first.weight.scale = nullptr; });
+  expect("first.out", [&](LinearArgs& a) { a.first.out = {m, 2, 8}; });
+  expect("second", [&](LinearArgs& a) {
+    a.second = {TestWeight(DType::kF8E4M3, 8, 256).view(), {}};
+  });
+  expect("second.out", [&](LinearArgs& a) { a.second = {f8.view(), {m, 3, 7}}; });
+  expect("both weights", [&](LinearArgs& a) { a.second = {bf16.view(), {m, 3, 8}}; });
+  expect("x", [&](LinearArgs& a) { a.x = {m, 3, 128, 2}; });
+  expect("x", [&](LinearArgs& a) { a.x = {nullptr, 3, 128}; });
+  expect("multiple of 128", [&](LinearArgs& a) {
+    a.x = {m, 3, 64};
+    a.first.weight.cols = 64;
+  });
+}
+
 }  // namespace
 }  // namespace fathom

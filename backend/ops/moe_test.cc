@@ -210,5 +210,37 @@ TEST_P(Moe, ATokenAmongOthersHasTheSameBitsAsAlone) {
   }
 }
 
+TEST_P(Moe, ChecksItsArguments) {
+  Layer layer(2);
+  const MoeArgs good = layer.args;
+  ASSERT_STATUS_OK(Check(good));
+  const auto expect = [&](const std::string& operand, auto&& spoil) {
+    MoeArgs bad = good;
+    std::vector<ExpertWeights> routed = layer.views;
+    bad.routed = routed;
+    spoil(bad, routed);
+    ExpectRejected(backend().Moe(bad), operand);
+  };
+  using Args = MoeArgs;
+  using Routed = std::vector<ExpertWeights>;
+  float* m = layer.out.data();
+  expect("x", [&](Args& a, Routed&) { a.x = {m, 2, 128, 2}; });
+  expect("w1", [&](Args& a, Routed&) { a.x = a.out = {m, 2, 128}; });
+  expect("experts", [&](Args& a, Routed&) { a.experts = a.experts.First(1); });
+  expect("experts", [&](Args& a, Routed&) { a.experts = {nullptr, 2, 3}; });
+  expect("weights", [&](Args& a, Routed&) { a.weights = {m, 2, 2}; });
+  expect("out", [&](Args& a, Routed&) { a.out = {m, 1, 256}; });
+  expect("routed", [&](Args& a, Routed&) { a.routed = {}; });
+  expect("w1", [&](Args&, Routed& r) { r[4].w1.cols = 128; });
+  expect("w2", [&](Args&, Routed& r) { r[4].w2.cols = 256; });
+  expect("w3", [&](Args&, Routed& r) { r[4].w3.rows = 64; });
+  expect("w2", [&](Args& a, Routed&) { a.shared.w2.rows = 128; });
+  expect("w3", [&](Args& a, Routed&) { a.shared.w3.scale = nullptr; });
+  for (const int32_t id : {-1, 5}) {
+    layer.experts[5] = id;
+    ExpectRejected(backend().Moe(good), "expert id");
+  }
+}
+
 }  // namespace
 }  // namespace fathom

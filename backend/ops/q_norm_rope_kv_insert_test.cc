@@ -164,5 +164,30 @@ TEST_P(QNormRopeKvInsert, ASequenceAmongOthersHasTheSameBitsAsAlone) {
   }
 }
 
+TEST_P(QNormRopeKvInsert, ChecksItsArguments) {
+  Step step({{0, 2}, {4, 1}}, official());
+  const QNormRopeKvInsertArgs good = step.args;
+  ASSERT_STATUS_OK(Check(good));
+  const auto expect = [&](const std::string& operand, auto&& spoil) {
+    QNormRopeKvInsertArgs bad = good;
+    spoil(bad);
+    ExpectRejected(backend().QNormRopeKvInsert(bad), operand);
+  };
+  using Args = QNormRopeKvInsertArgs;
+  float* m = step.q.data();
+  StepPlan no_tables = step.pages.plan();
+  no_tables.tables[static_cast<size_t>(CacheClass::kSwa)] = {};
+  expect("plan", [&](Args& a) { a.plan = nullptr; });
+  expect("page", [&](Args& a) { a.swa.base = nullptr; });
+  expect("q", [&](Args& a) { a.q = {m, 3, kHeads * kDim}; });
+  expect("q", [&](Args& a) { a.q = {m, 2, kHeads, kDim}; });
+  expect("kv", [&](Args& a) { a.kv = {m, 2, kDim}; });
+  expect("kv_norm_weight", [&](Args& a) { a.kv_norm_weight = {m, kDim - 1}; });
+  expect("cos_sin", [&](Args& a) { a.cos_sin = {m, 2, kRope / 2, 2}; });
+  expect("cos_sin", [&](Args& a) { a.cos_sin = {m, 3, kRope}; });
+  expect("page", [&](Args& a) { a.swa.format.dim = kDim - 8; });
+  expect("block table", [&](Args& a) { a.plan = &no_tables; });
+}
+
 }  // namespace
 }  // namespace fathom

@@ -63,5 +63,24 @@ TEST_P(RmsNorm, MayWriteOverItsInput) {
   EXPECT_EQ(x, want);
 }
 
+TEST_P(RmsNorm, ChecksItsArguments) {
+  std::vector<float> memory(256);
+  float* m = memory.data();
+  const RmsNormArgs good = {.x = {m, 3, 8}, .weight = {m, 8}, .eps = 1e-6f, .out = {m, 3, 8}};
+  ASSERT_STATUS_OK(Check(good));
+  RmsNormArgs bad = good;
+  bad.weight = {m, 9};
+  ExpectRejected(backend().RmsNorm(bad), "weight");
+  bad = good;
+  bad.out = {m, 2, 8};
+  ExpectRejected(backend().RmsNorm(bad), "out");
+  bad = good;
+  bad.x = {m, 3, 8, 2};  // rows would be longer than the weight
+  ExpectRejected(backend().RmsNorm(bad), "x");
+  bad = good;
+  bad.x = {nullptr, 3, 8};
+  ExpectRejected(backend().RmsNorm(bad), "x");
+}
+
 }  // namespace
 }  // namespace fathom

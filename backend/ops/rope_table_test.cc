@@ -51,5 +51,21 @@ TEST_P(RopeTable, AngleIsRoundedToFp32Once) {
   EXPECT_EQ(table[1], static_cast<float>(std::sin(rounded)));
 }
 
+TEST_P(RopeTable, ChecksItsArguments) {
+  std::vector<float> m(64);
+  const std::vector<Position> positions = {0, 1, 2};
+  const RopeTableArgs good = {
+      .positions = positions, .frequencies = {m.data(), 4}, .cos_sin = {m.data(), 3, 4, 2}};
+  ASSERT_STATUS_OK(Check(good));
+  RopeTableArgs bad = good;
+  bad.cos_sin = {m.data(), 2, 4, 2};
+  ExpectRejected(backend().RopeTable(bad), "cos_sin");
+  bad.cos_sin = {m.data(), 3, 2, 4};
+  ExpectRejected(backend().RopeTable(bad), "cos_sin");
+  bad = good;
+  bad.frequencies = {m.data(), 4, 2};
+  ExpectRejected(backend().RopeTable(bad), "frequencies");
+}
+
 }  // namespace
 }  // namespace fathom

@@ -191,5 +191,37 @@ TEST_P(Route, EqualsTheFormulasInDoubleAndARowHasTheSameBitsAlone) {
   }
 }
 
+TEST_P(Route, ChecksItsArguments) {
+  Call call(2, 4, 2);
+  const RouteArgs good = call.args;
+  ASSERT_STATUS_OK(Check(good));
+  const auto expect = [&](const std::string& operand, auto&& spoil) {
+    RouteArgs bad = call.args;
+    spoil(bad);
+    ExpectRejected(backend().Route(bad), operand);
+  };
+  float* m = call.x.data();
+  std::vector<int32_t> many(200);
+  expect("gate", [&](RouteArgs& a) { a.x = {m, 2, 3}; });
+  expect("gate", [&](RouteArgs& a) { a.gate.data = nullptr; });
+  expect("x", [&](RouteArgs& a) { a.x = {m, 2, 4, 2}; });
+  expect("bias", [&](RouteArgs& a) { a.bias = {m, 3}; });
+  expect("bias", [&](RouteArgs& a) { a.bias = {}; });
+  expect("experts", [&](RouteArgs& a) { a.experts = a.experts.First(1); });
+  expect("weights", [&](RouteArgs& a) { a.weights = {m, 2, 3}; });
+  expect("experts per token", [&](RouteArgs& a) {
+    a.experts = {many.data(), 2, 5};
+    a.weights = {m, 2, 5};
+  });
+  call.UseHashTable({0, 1, 2, 3}, {0, 1});
+  ASSERT_STATUS_OK(Check(call.args));
+  expect("hash_table", [&](RouteArgs& a) { a.hash_table = {call.hash_table.data(), 4, 1}; });
+  expect("token ids", [&](RouteArgs& a) { a.token_ids = a.token_ids.first(1); });
+  for (TokenId bad_id : {-1, 2}) {
+    call.token_ids[1] = bad_id;
+    ExpectRejected(backend().Route(call.args), "token id");
+  }
+}
+
 }  // namespace
 }  // namespace fathom

@@ -276,5 +276,38 @@ TEST_P(SparseAttention, ASequenceAmongOthersHasTheSameBitsAsAlone) {
   }
 }
 
+TEST_P(SparseAttention, ChecksItsArguments) {
+  Step step({{0, 3}}, 128, 4, official(), 1, 2);
+  const SparseAttentionArgs good = step.args;
+  ASSERT_STATUS_OK(Check(good));
+  using Args = SparseAttentionArgs;
+  const auto expect = [&](const std::string& operand, auto&& spoil) {
+    Args bad = good;
+    spoil(bad);
+    ExpectRejected(backend().SparseAttention(bad), operand);
+  };
+  float* m = step.q.data();
+  StepPlan no_swa = *good.plan;
+  no_swa.tables[static_cast<size_t>(CacheClass::kSwa)] = {};
+  StepPlan no_full = *good.plan;
+  no_full.tables[static_cast<size_t>(CacheClass::kFull)] = {};
+  expect("plan", [&](Args& a) { a.plan = nullptr; });
+  expect("pages", [&](Args& a) { a.swa.base = nullptr; });
+  expect("window", [&](Args& a) { a.window = 0; });
+  expect("q", [&](Args& a) { a.q = {m, 2, kHeads, kDim}; });
+  expect("q", [&](Args& a) { a.q = {m, 3, kHeads * kDim}; });
+  expect("page", [&](Args& a) { a.swa.format.dim = 64; });
+  expect("sink", [&](Args& a) { a.sink = {m, kHeads + 1}; });
+  expect("out", [&](Args& a) { a.out = {m, 3, kHeads, kDim - 1}; });
+  expect("ratio", [&](Args& a) { a.ratio = 0; });
+  expect("ratio", [&](Args& a) { a.ratio = -4; });
+  expect("compressed", [&](Args& a) { a.compressed.base = nullptr; });
+  expect("compressed", [&](Args& a) { a.compressed.format.dim = 64; });
+  expect("entries", [&](Args& a) { a.entries = a.entries.First(2); });
+  expect("num_entries", [&](Args& a) { a.num_entries = a.num_entries.First(2); });
+  expect("block table", [&](Args& a) { a.plan = &no_swa; });
+  expect("block table", [&](Args& a) { a.plan = &no_full; });
+}
+
 }  // namespace
 }  // namespace fathom
