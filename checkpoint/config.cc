@@ -147,9 +147,10 @@ Status RefuseOtherModels(Fields& fields, std::string_view source) {
   const Json* expert_dtype = fields.Find("expert_dtype");
   if (expert_dtype != nullptr && *expert_dtype != "fp4") {
     const std::string name = StringOr(expert_dtype, "(no string)");
-    return Unimplemented(where + "expert_dtype " + Quoted(name) +
-                         ": experts must be \"fp4\"; the -Base checkpoints (fp8 experts) are not "
-                         "supported, use DeepSeek-V4-Flash or DeepSeek-V4-Pro");
+    return Unimplemented(
+        where + "expert_dtype " + Quoted(name) +
+        ": experts must be \"fp4\"; fp8 experts (the -Base checkpoints) and others "
+        "are not supported, use DeepSeek-V4-Flash or DeepSeek-V4-Pro");
   }
   return OkStatus();
 }

@@ -1,0 +1,62 @@
+// What the commands of the `fathom` program share: how one is added, and the options that several
+// have.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/request.h"
+
+namespace fathom::cli {
+
+// The chosen command's body; returns the exit status. Set by the parser, run after it.
+using Action = std::function<int()>;
+
+void AddGenerateCommand(CLI::App& app, Action& action);
+void AddChatCommand(CLI::App& app, Action& action);
+void AddServeCommand(CLI::App& app, Action& action);
+void AddTokenizeCommand(CLI::App& app, Action& action);
+void AddTemplateCommand(CLI::App& app, Action& action);
+void AddLogitsCommand(CLI::App& app, Action& action);
+
+// Exit statuses: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitInterrupted = 130;
+
+// Prints "fathom: <message>" to standard error and returns kExitFailed.
+int Fail(const Status& status);
+
+// --model and how to run it.
+struct ModelOptions {
+  std::string model;  // empty: the bundled model
+  std::string backend = "cpu";
+  int num_threads = 0;
+  int64_t max_model_len = 0;
+  int max_batched_tokens = 512;
+};
+void AddModelOption(CLI::App& command, std::string& model);
+void AddModelOptions(CLI::App& command, ModelOptions& options);
+
+// Sampling; what is absent comes from the model's generation_config.json.
+struct SamplingOptions {
+  std::optional<double> temperature, top_p, min_p, presence_penalty, frequency_penalty,
+      repetition_penalty;
+  std::optional<int> top_k;
+  std::optional<int64_t> seed;
+};
+void AddSamplingOptions(CLI::App& command, SamplingOptions& options);
+SamplingParams ToSamplingParams(const SamplingOptions& options, const SamplingParams& defaults);
+
+// --thinking off|high|max.
+void AddThinkingOption(CLI::App& command, std::string& thinking);
+
+// The whole of a file, or of standard input for "-".
+Result<std::string> ReadInput(const std::string& path);
+
+}  // namespace fathom::cli

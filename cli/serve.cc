@@ -1,0 +1,147 @@
+// fathom serve: the OpenAI-compatible HTTP API.
+#include <pthread.h>
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <csignal>
+#include <iostream>
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/loaded_model.h"
+#include "cli/version.h"
+#include "server/api_server.h"
+
+namespace fathom::cli {
+namespace {
+
+struct Options {
+  ModelOptions model;
+  ApiServerOptions api;
+  std::vector<std::string> aliases;
+  std::string reasoning_field = "both";
+  std::string chat_defaults;
+  int shutdown_timeout_s = 30;
+};
+
+// SIGINT and SIGTERM, taken by the main thread with sigwait; blocked before any thread starts, so
+// that all inherit the mask.
+class StopSignals {
+ public:
+  StopSignals() {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGINT);
+    sigaddset(&set_, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &set_, &previous_);
+  }
+  // Waits for one.
+  void Wait() const {
+    int signal = 0;
+    sigwait(&set_, &signal);
+  }
+  // From here on a signal ends the process at once.
+  void Release() const { pthread_sigmask(SIG_SETMASK, &previous_, nullptr); }
+
+ private:
+  sigset_t set_{};
+  sigset_t previous_{};
+};
+
+int Run(Options& o) {
+  const StopSignals signals;
+  ChatDefaults chat_defaults;
+  if (!o.chat_defaults.empty()) {
+    auto parsed = ParseChatDefaults(o.chat_defaults);
+    if (!parsed.ok()) return Fail(parsed.status());
+    chat_defaults = std::move(parsed).value();
+  }
+  for (const std::string& text : o.aliases) {
+    auto alias = ModelNames::ParseAlias(text);
+    if (!alias.ok()) return Fail(alias.status());
+    o.api.model_aliases.push_back(std::move(alias).value());
+  }
+  o.api.reasoning_field = o.reasoning_field == "reasoning" ? ReasoningField::kReasoning
+                          : o.reasoning_field == "reasoning_content"
+                              ? ReasoningField::kReasoningContent
+                              : ReasoningField::kBoth;
+  o.api.version = kVersion;
+  auto directory = ResolveModel(o.model.model);
+  if (!directory.ok()) return Fail(directory.status());
+  if (o.api.served_model_names.empty()) {
+    // "models/fathom-nano/" has an empty last part.
+    const std::filesystem::path name =
+        directory->has_filename() ? directory->filename() : directory->parent_path().filename();
+    o.api.served_model_names.push_back(name.string());
+  }
+
+  // Model first: what is wrong with it should be said before a port is taken.
+  auto loaded = LoadedModel::Load(o.model, chat_defaults);
+  if (!loaded.ok()) return Fail(loaded.status());
+  o.api.default_temperature = loaded->sampling_defaults.temperature;
+  o.api.default_top_p = loaded->sampling_defaults.top_p;
+  auto server = ApiServer::Start(o.api);
+  if (!server.ok()) return Fail(server.status());
+  (*server)->Serve(loaded->engine.get(), loaded->front_end.get());
+  std::cout << "fathom serves " << o.api.served_model_names.front() << " at http://"
+            << (*server)->address() << ":" << (*server)->port() << "/v1 (Ctrl-C stops)"
+            << std::endl;
+
+  signals.Wait();
+  spdlog::info("shutting down; requests may finish within {} s, a second signal ends at once",
+               o.shutdown_timeout_s);
+  signals.Release();
+  (*server)->Shutdown(std::chrono::seconds(o.shutdown_timeout_s));
+  // The server uses the engine, so it goes first.
+  server->reset();
+  return 0;
+}
+
+}  // namespace
+
+void AddServeCommand(CLI::App& app, Action& action) {
+  auto o = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP, OpenAI-compatible");
+  auto* positional = command->add_option("model_tag", o->model.model, "Model directory, as --model")
+                         ->type_name("DIR");
+  AddModelOptions(*command, o->model);
+  command->get_option("--model")->excludes(positional);
+  command->add_option("--host", o->api.host, "Address to listen on")->capture_default_str();
+  command->add_option("--port", o->api.port, "Port to listen on; 0 takes a free one")
+      ->capture_default_str();
+  command->add_option("--served-model-name", o->api.served_model_names,
+                      "Name (or names) of the model in the API (default: the directory's name)");
+  command->add_option("--model-alias", o->aliases,
+                      "NAME or NAME={...}: another name, with default chat_template_kwargs");
+  command
+      ->add_option("--api-key", o->api.api_keys,
+                   "Key that clients must send (may be given several times)")
+      ->envname("VLLM_API_KEY");
+  command->add_option("--default-chat-template-kwargs", o->chat_defaults,
+                      "JSON: what chat requests get that say nothing, e.g. {\"thinking\": false}");
+  command->add_option("--reasoning-field", o->reasoning_field, "Name of the reasoning in answers")
+      ->check(CLI::IsMember({"both", "reasoning", "reasoning_content"}))
+      ->capture_default_str();
+  command
+      ->add_option("--max-logprobs", o->api.max_logprobs,
+                   "Largest top_logprobs that a request may ask for")
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
+  command->add_flag("--enable-force-include-usage", o->api.force_include_usage,
+                    "End every stream with usage, asked for or not");
+  command->add_option("--max-body-bytes", o->api.max_body_bytes, "Largest request body")
+      ->capture_default_str();
+  command
+      ->add_option("--shutdown-timeout", o->shutdown_timeout_s,
+                   "Seconds that running requests get to finish after SIGTERM or Ctrl-C")
+      ->check(CLI::Range(0, 86400))
+      ->capture_default_str();
+  command->footer(
+      "Requests are computed one at a time, in order of arrival.\n"
+      "Example:\n"
+      "  fathom serve --port 8000\n"
+      "  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+      "    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'");
+  command->callback([o, &action] { action = [o] { return Run(*o); }; });
+}
+
+}  // namespace fathom::cli
