@@ -17,7 +17,8 @@ set(FATHOM_MAY_USE_backend_cpu base backend)
 set(FATHOM_MAY_USE_model base checkpoint backend)
 set(FATHOM_MAY_USE_cache base backend)
 set(FATHOM_MAY_USE_engine base checkpoint backend backend_reference backend_cpu cache model)
-set(FATHOM_MAY_USE_server base tokenizer chat engine)
+set(FATHOM_MAY_USE_http base)
+set(FATHOM_MAY_USE_server base tokenizer chat engine http)
 
 set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
 
