@@ -128,8 +128,8 @@ TEST(Formats, PackedE2m1HasTheEvenElementInTheLowNibble) {
 }
 
 TEST(Formats, ScaleComesFromBitsNotFromLog2f) {
-  // 448 * 2^k is exactly representable: the product with 1/448 is exactly 2^k and must not bump; the
-  // next float above must.
+  // 448 * 2^k is exactly representable: the product with 1/448 is exactly 2^k and must not bump;
+  // the next float above must.
   for (int k = -20; k < 20; ++k) {
     std::vector<float> x = {std::ldexp(448.0f, k)};
     std::vector<uint8_t> code(1);

@@ -77,7 +77,8 @@ std::string OutcomeJson(const RequestOutcome& outcome, const TextFrontEnd& front
   if (raw) {
     json["text"] = outcome.content;
   } else {
-    json["reasoning"] = outcome.reasoning.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(outcome.reasoning);
+    json["reasoning"] = outcome.reasoning.empty() ? nlohmann::ordered_json()
+                                                  : nlohmann::ordered_json(outcome.reasoning);
     json["content"] = outcome.content;
   }
   json["finish_reason"] = outcome.FinishName();

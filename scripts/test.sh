@@ -10,7 +10,7 @@ quick=false
 echo "== packages"
 scripts/install-packages.sh --with-tests
 echo "== client packages"
-(cd tests/node && npm ci --no-audit --no-fund --loglevel=error)
+tests/node/install.sh
 
 echo "== format"
 git ls-files '*.h' '*.cc' | xargs clang-format --dry-run -Werror

@@ -20,8 +20,8 @@
 namespace fathom {
 namespace {
 
-// Measured on all prompts: one completion leaves, at a gap of 6e-5. Ten prompts have a step closer than 0.6 in
-// points differ by 1 to 2 % (model card).
+// Measured on all prompts: one completion leaves, at a gap of 6e-5. Ten prompts have a step closer
+// than 0.6 in points differ by 1 to 2 % (model card).
 constexpr float kTieBound = 0.05f;
 constexpr double kCardScore = 356.0 / 358.0;
 constexpr size_t kMaxNewTokens = 600;
