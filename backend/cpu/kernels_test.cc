@@ -129,6 +129,34 @@ TEST_P(CpuKernels, ActivationQuantiserIsTheOfficialOne) {
   check(odd);
 }
 
+TEST_P(CpuKernels, IndexQuantiserIsTheOfficialOne) {
+  Random random(8);
+  const auto check = [](std::vector<float> x) {
+    std::vector<float> want = x;
+    SimulateE2m1(want, 32);
+    cpu::QuantiseE2m1Groups(x, x.data());
+    ExpectSameBits(x, want);
+  };
+  for (float scale : {1e-38f, 1e-30f, 1e-3f, 1.0f, 1e20f, 1e37f}) {
+    check(random.Normals(32 * 8, scale));
+    check(random.Bf16s(32 * 8, scale));
+  }
+  // Every halfway case, at every distance from the scale of the group.
+  std::vector<float> halves;
+  for (int e = -4; e <= 4; ++e) {
+    for (int i = 0; i < 32; ++i)
+      halves.push_back(std::ldexp(0.25f * static_cast<float>(i - 16), e));
+    halves.back() = std::ldexp(6.0f, e);
+  }
+  check(halves);
+  check(std::vector<float>(32, -0.0f));
+  std::vector<float> odd = random.Normals(32 * 3);
+  odd[5] = std::numeric_limits<float>::quiet_NaN();
+  odd[40] = std::numeric_limits<float>::infinity();
+  odd[80] = -std::numeric_limits<float>::max();
+  check(odd);
+}
+
 TEST_P(CpuKernels, RoundBf16IsTheScalarOne) {
   Random random(4);
   for (int n : {0, 1, 7, 16, 33, 1000}) {
