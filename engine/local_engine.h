@@ -20,7 +20,7 @@
 namespace fathom {
 
 struct LocalEngineOptions {
-  std::string backend = "reference";   // "cpu" or "reference"
+  std::string backend = "cpu";   // "cpu" or "reference"
   int num_threads = 0;           // 0: DefaultThreadCount()
   int64_t max_model_len = 0;     // 0: the model's max_position_embeddings
   int max_batched_tokens = 512;  // tokens of one prefill step

@@ -1,5 +1,6 @@
 // Argument checks of all operations: shapes that disagree become kInvalidArgument before a backend
 // touches memory.
+#include <algorithm>
 #include <initializer_list>
 #include <string>
 
@@ -26,6 +27,11 @@ class ShapeCheck {
     }
     return *this;
   }
+  // A matrix of activations, of any size.
+  template <typename T>
+  ShapeCheck& Rows(const char* what, const TensorView<T>& view) {
+    return Shape(what, view, {view.dim(0), view.dim(1)});
+  }
   ShapeCheck& Matrix(const char* what, const WeightView& w, int64_t rows, int64_t cols) {
     if (w.empty() || w.rows != rows || w.cols != cols) {
       Fail(std::string(what) + ": " + std::to_string(w.rows) + " x " + std::to_string(w.cols) +
@@ -41,6 +47,7 @@ class ShapeCheck {
     if (!condition) Fail(what);
     return *this;
   }
+  [[nodiscard]] bool ok() const { return status_.ok(); }
   [[nodiscard]] Status Done() const { return status_; }
 
  private:
@@ -75,7 +82,8 @@ bool TablesMatch(const StepPlan* plan, CacheKind kind) {
 Status Check(const EmbedExpandArgs& a) {
   ShapeCheck check("embed_expand");
   check.Shape("hc", a.hc, {static_cast<int64_t>(a.token_ids.size()), a.hc.dim(1), a.table.cols})
-      .That(a.table.dtype == DType::kBF16, "table must be bf16");
+      .That(a.table.dtype == DType::kBF16, "table must be bf16")
+      .Matrix("table", a.table, a.table.rows, a.table.cols);
   for (TokenId id : a.token_ids) {
     if (id < 0 || id >= a.table.rows) {
       return InvalidArgument("embed_expand: token id " + std::to_string(id) +
@@ -89,6 +97,7 @@ Status Check(const HcPreNormArgs& a) {
   const int64_t n = a.hc.dim(0), hc = a.hc.dim(1), d = a.hc.dim(2), mixes = (2 + hc) * hc;
   return ShapeCheck("hc_pre_norm")
       .That(a.hc.rank() == 3 && hc >= 1 && hc <= kMaxHcMult, "hc must be [n, hc_mult, D]")
+      .Shape("hc", a.hc, {n, hc, d})
       .Shape("fn", a.fn, {mixes, hc * d})
       .Shape("base", a.base, {mixes})
       .Shape("scale", a.scale, {3})
@@ -104,6 +113,7 @@ Status Check(const HcPostArgs& a) {
   const int64_t n = a.hc.dim(0), hc = a.hc.dim(1), d = a.hc.dim(2);
   return ShapeCheck("hc_post")
       .That(a.hc.rank() == 3 && hc <= kMaxHcMult, "hc must be [n, hc_mult, D]")
+      .Shape("hc", a.hc, {n, hc, d})
       .Shape("out", a.out, {n, d})
       .Shape("post", a.post, {n, hc})
       .Shape("comb", a.comb, {n, hc, hc})
@@ -112,6 +122,7 @@ Status Check(const HcPostArgs& a) {
 
 Status Check(const RmsNormArgs& a) {
   return ShapeCheck("rms_norm")
+      .Rows("x", a.x)
       .Shape("weight", a.weight, {a.x.dim(1)})
       .Shape("out", a.out, {a.x.dim(0), a.x.dim(1)})
       .Done();
@@ -120,7 +131,8 @@ Status Check(const RmsNormArgs& a) {
 Status Check(const LinearArgs& a) {
   const int64_t n = a.x.dim(0), k = a.x.dim(1);
   ShapeCheck check("linear");
-  check.Matrix("first", a.first.weight, a.first.weight.rows, k)
+  check.Rows("x", a.x)
+      .Matrix("first", a.first.weight, a.first.weight.rows, k)
       .Shape("first.out", a.first.out, {n, a.first.weight.rows});
   if (!a.second.weight.empty()) {
     check.Matrix("second", a.second.weight, a.second.weight.rows, k)
@@ -133,6 +145,7 @@ Status Check(const LinearArgs& a) {
 
 Status Check(const RopeTableArgs& a) {
   return ShapeCheck("rope_table")
+      .Shape("frequencies", a.frequencies, {a.frequencies.dim(0)})
       .Shape("cos_sin", a.cos_sin,
              {static_cast<int64_t>(a.positions.size()), a.frequencies.dim(0), 2})
       .Done();
@@ -140,9 +153,11 @@ Status Check(const RopeTableArgs& a) {
 
 Status Check(const QNormRopeKvInsertArgs& a) {
   const int64_t n = a.q.dim(0), d = a.q.dim(2), rope = 2 * a.cos_sin.dim(1);
-  return ShapeCheck("q_norm_rope_kv_insert")
-      .That(a.plan != nullptr && !a.swa.empty(), "plan and page needed")
-      .That(a.q.rank() == 3 && a.plan->num_rows() == n, "q must be [rows, H, d]")
+  ShapeCheck check("q_norm_rope_kv_insert");
+  check.That(a.plan != nullptr && !a.swa.empty(), "plan and page needed");
+  if (!check.ok()) return check.Done();
+  return check.That(a.q.rank() == 3 && a.plan->num_rows() == n, "q must be [rows, H, d]")
+      .Shape("q", a.q, {n, a.q.dim(1), d})
       .Shape("kv", a.kv, {n, d})
       .Shape("kv_norm_weight", a.kv_norm_weight, {d})
       .Shape("cos_sin", a.cos_sin, {n, rope / 2, 2})
@@ -153,19 +168,19 @@ Status Check(const QNormRopeKvInsertArgs& a) {
 
 Status Check(const CompressInsertArgs& a) {
   const int64_t n = a.kv_rows.dim(0), coff = a.ratio == 4 ? 2 : 1, width = a.norm_weight.dim(0);
+  ShapeCheck check("compress_insert");
+  check.That(a.ratio == 4 || a.ratio == 128, "ratio must be 4 or 128")
+      .That(a.plan != nullptr && !a.state.empty() && !a.out.empty(), "plan and pages needed");
+  if (!check.ok()) return check.Done();
   int64_t entries = 0;
-  if (a.plan != nullptr && a.ratio > 0) {
-    for (const SequenceRows& rows : a.plan->sequences)
-      entries += EntriesEnding(rows, a.ratio).count;
-  }
-  return ShapeCheck("compress_insert")
-      .That(a.ratio == 4 || a.ratio == 128, "ratio must be 4 or 128")
-      .That(a.plan != nullptr && !a.state.empty() && !a.out.empty(), "plan and pages needed")
-      .That(a.plan->num_rows() == n, "one row per token of the step")
+  for (const SequenceRows& rows : a.plan->sequences) entries += EntriesEnding(rows, a.ratio).count;
+  return check.That(a.plan->num_rows() == n, "one row per token of the step")
       .Shape("kv_rows", a.kv_rows, {n, coff * width})
       .Shape("score_rows", a.score_rows, {n, coff * width})
       .Shape("ape", a.ape, {a.ratio, coff * width})
+      .Shape("norm_weight", a.norm_weight, {width})
       .Shape("anchor_cos_sin", a.anchor_cos_sin, {entries, a.anchor_cos_sin.dim(1), 2})
+      .That(2 * a.anchor_cos_sin.dim(1) <= width, "anchor_cos_sin rotates more than a row")
       .That(a.state.format.dim == 2 * coff * width && a.out.format.dim == width, "page formats")
       .That(TablesMatch(a.plan, a.state_kind) && TablesMatch(a.plan, a.out_kind),
             "one block table per sequence")
@@ -174,13 +189,16 @@ Status Check(const CompressInsertArgs& a) {
 
 Status Check(const IndexerTopkArgs& a) {
   const int64_t n = a.q.dim(0), heads = a.q.dim(1), d = a.q.dim(2);
-  return ShapeCheck("indexer_topk")
-      .That(a.plan != nullptr && !a.keys.empty(), "plan and pages needed")
-      .That(a.q.rank() == 3 && a.plan->num_rows() == n, "q must be [rows, Hi, di]")
+  ShapeCheck check("indexer_topk");
+  check.That(a.plan != nullptr && !a.keys.empty(), "plan and pages needed");
+  if (!check.ok()) return check.Done();
+  return check.That(a.q.rank() == 3 && a.plan->num_rows() == n, "q must be [rows, Hi, di]")
+      .Shape("q", a.q, {n, heads, d})
       .That(d > 0 && (d & (d - 1)) == 0 && d % 32 == 0, "di must be a power of two, at least 32")
       .That(a.keys.format.dim == d, "page entries must hold di values")
       .Shape("head_weights", a.head_weights, {n, heads})
       .Shape("cos_sin", a.cos_sin, {n, a.cos_sin.dim(1), 2})
+      .That(2 * a.cos_sin.dim(1) <= d, "cos_sin rotates more than a head")
       .That(a.topk >= 1, "topk must be at least 1")
       .Shape("entries", a.entries, {n, a.topk})
       .Shape("num_entries", a.num_entries, {n})
@@ -191,11 +209,15 @@ Status Check(const IndexerTopkArgs& a) {
 Status Check(const SparseAttentionArgs& a) {
   const int64_t n = a.q.dim(0), heads = a.q.dim(1), d = a.q.dim(2);
   ShapeCheck check("sparse_attention");
-  check.That(a.plan != nullptr && !a.swa.empty() && a.window >= 1, "plan, pages and window needed")
-      .That(a.q.rank() == 3 && a.plan->num_rows() == n, "q must be [rows, H, d]")
+  check.That(a.plan != nullptr && !a.swa.empty() && a.window >= 1, "plan, pages and window needed");
+  if (!check.ok()) return check.Done();
+  check.That(a.q.rank() == 3 && a.plan->num_rows() == n, "q must be [rows, H, d]")
+      .Shape("q", a.q, {n, a.q.dim(1), d})
       .That(a.swa.format.dim == d, "page entries must hold d values")
       .Shape("sink", a.sink, {heads})
       .Shape("out", a.out, {n, heads, d})
+      .That(TablesMatch(a.plan, CacheKind::kSwaKv), "one block table per sequence")
+      .That(a.ratio >= 0, "ratio must not be negative")
       .That(a.compressed.empty() == (a.ratio == 0), "compressed pages exactly when ratio is not 0");
   if (!a.compressed.empty()) {
     check.That(a.compressed.format.dim == d, "compressed entries must hold d values")
@@ -210,11 +232,14 @@ Status Check(const SparseAttentionArgs& a) {
 
 Status Check(const InverseRopeOutArgs& a) {
   const int64_t n = a.o.dim(0), heads = a.o.dim(1), d = a.o.dim(2);
-  return ShapeCheck("inverse_rope_out")
-      .That(a.o.rank() == 3 && a.groups >= 1 && heads % a.groups == 0,
-            "heads must divide into groups")
-      .Matrix("wo_a", a.wo_a, a.out.dim(1), heads / a.groups * d)
+  ShapeCheck check("inverse_rope_out");
+  check.That(a.o.rank() == 3 && a.groups >= 1 && heads % std::max(a.groups, 1) == 0,
+             "heads must divide into groups");
+  if (!check.ok()) return check.Done();
+  return check.Matrix("wo_a", a.wo_a, a.out.dim(1), heads / a.groups * d)
+      .Shape("o", a.o, {n, heads, d})
       .Shape("cos_sin", a.cos_sin, {n, a.cos_sin.dim(1), 2})
+      .That(2 * a.cos_sin.dim(1) <= d, "cos_sin rotates more than a head")
       .Shape("out", a.out, {n, a.out.dim(1)})
       .That(a.out.dim(1) % a.groups == 0, "outputs must divide into groups")
       .Done();
@@ -223,7 +248,8 @@ Status Check(const InverseRopeOutArgs& a) {
 Status Check(const RouteArgs& a) {
   const int64_t n = a.x.dim(0), k = a.experts.dim(1);
   ShapeCheck check("route");
-  check.Matrix("gate", a.gate, a.gate.rows, a.x.dim(1))
+  check.Rows("x", a.x)
+      .Matrix("gate", a.gate, a.gate.rows, a.x.dim(1))
       .Shape("experts", a.experts, {n, k})
       .Shape("weights", a.weights, {n, k})
       .That(k >= 1 && k <= kMaxExpertsPerToken && k <= a.gate.rows,
@@ -243,6 +269,7 @@ Status Check(const MoeArgs& a) {
   const int64_t n = a.x.dim(0), d = a.x.dim(1);
   ShapeCheck check("moe");
   check.That(!a.routed.empty(), "routed experts needed")
+      .Rows("x", a.x)
       .Shape("experts", a.experts, {n, a.experts.dim(1)})
       .Shape("weights", a.weights, {n, a.experts.dim(1)})
       .Shape("out", a.out, {n, d});
@@ -253,6 +280,7 @@ Status Check(const MoeArgs& a) {
   };
   for (const ExpertWeights& e : a.routed) expert(e);
   expert(a.shared);
+  if (!check.ok()) return check.Done();
   for (int64_t i = 0; i < a.experts.size(); ++i) {
     check.That(
         a.experts.data()[i] >= 0 && a.experts.data()[i] < static_cast<int64_t>(a.routed.size()),
@@ -266,6 +294,7 @@ Status Check(const HeadArgs& a) {
                 m = static_cast<int64_t>(a.rows.size());
   ShapeCheck check("head");
   check.That(a.hc.rank() == 3 && hc <= kMaxHcMult, "hc must be [n, hc_mult, D]")
+      .Shape("hc", a.hc, {n, hc, d})
       .Shape("fn", a.fn, {hc, hc * d})
       .Shape("base", a.base, {hc})
       .Shape("scale", a.scale, {1})

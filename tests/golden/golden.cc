@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "backend/reference/reference_backend.h"
 #include "base/formats.h"
+#include "engine/local_engine.h"
 
 namespace fathom::golden {
 
@@ -16,9 +16,10 @@ Rig MakeRig(const std::filesystem::path& directory, const std::string& backend, 
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
   if (!checkpoint.ok()) return rig;
   rig.checkpoint = std::make_unique<Checkpoint>(std::move(checkpoint).value());
-  (void)num_threads;
-  EXPECT_EQ(backend, "reference");
-  rig.backend = std::make_unique<ReferenceBackend>(numerics);
+  Result<std::unique_ptr<Backend>> made = MakeBackend(backend, numerics, num_threads);
+  EXPECT_TRUE(made.ok()) << made.status().ToString();
+  if (!made.ok()) return rig;
+  rig.backend = std::move(made).value();
   Result<std::unique_ptr<Model>> model =
       Model::Create(*rig.checkpoint, *rig.backend, max_rows, max_positions);
   EXPECT_TRUE(model.ok()) << model.status().ToString();

@@ -176,7 +176,8 @@ TEST_P(Golden, ChunksOfAnySizeGiveTheSameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Golden,
-                         testing::Values(Case{"tiny-a", "reference"}, Case{"tiny-b", "reference"}),
+                         testing::Values(Case{"tiny-a", "reference"}, Case{"tiny-b", "reference"},
+                                         Case{"tiny-a", "cpu"}, Case{"tiny-b", "cpu"}),
                          NameOf);
 
 }  // namespace

@@ -1,0 +1,195 @@
+// Cache entries byte by byte, through a reader of the layout that is written apart from the codec.
+#include "backend/page_codec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "backend/ops/test_pages.h"
+#include "backend/ops/test_values.h"
+#include "backend/step_plan.h"
+
+namespace fathom {
+namespace {
+
+using namespace testing_values;  // NOLINT(google-build-using-namespace)
+
+constexpr PageFormat kKv = {EntryEncoding::kE4m3Rope, 512, 64, 4};
+constexpr PageFormat kKeys = {EntryEncoding::kE2m1, 128, 0, 4};
+constexpr PageFormat kFloats = {EntryEncoding::kF32, 10, 0, 4};
+
+// The published sizes: 448 + 128 + 8 bytes, 64 + 4 bytes.
+static_assert(kKv.value_bytes() == 576 && kKv.scale_bytes() == 8);
+static_assert(kKeys.value_bytes() == 64 && kKeys.scale_bytes() == 4);
+static_assert(kFloats.value_bytes() == 40 && kFloats.scale_bytes() == 0);
+static_assert(PageFormat{EntryEncoding::kE4m3Rope, 512, 64, 64}.content_bytes() == 64 * 584);
+static_assert(PageFormat{EntryEncoding::kE4m3Rope, 512, 64, 64}.scale_offset() == 64 * 576);
+static_assert(PageFormat{EntryEncoding::kE2m1, 128, 0, 64}.content_bytes() == 4352);
+
+struct Page {
+  explicit Page(const PageFormat& f)
+      : format(f), bytes(static_cast<size_t>(f.content_bytes()) + 16, 0xFF) {}
+  EntryRef Row(int row) { return {reinterpret_cast<std::byte*>(bytes.data()), row}; }
+  PageFormat format;
+  std::vector<uint8_t> bytes;
+};
+
+double E4m3(int code) {
+  TestWeight one(DType::kF8E4M3, 1, 128);
+  one.data()[0] = static_cast<uint8_t>(code);
+  return one.At(0, 0);
+}
+
+TEST(PageCodec, E4m3EntryIsCodesThenBf16WithScalesBehindAllEntries) {
+  Page page(kKv);
+  std::vector<float> values(512);
+  for (size_t g = 0; g < 7; ++g) values[64 * g + 1] = std::ldexp(-448.0f, static_cast<int>(g) - 3);
+  for (size_t i = 448; i < 512; ++i) values[i] = static_cast<float>(i - 384);
+  StoreEntry(kKv, page.Row(2), values);
+  const uint8_t* entry = page.bytes.data() + 2 * 576;
+  for (size_t i = 0; i < 448; ++i) ASSERT_EQ(entry[i], i % 64 == 1 ? 0xFE : 0) << i;
+  for (size_t i = 448; i < 512; ++i) {
+    const int bits = entry[448 + 2 * (i - 448)] | entry[449 + 2 * (i - 448)] << 8;
+    ASSERT_EQ(std::bit_cast<float>(static_cast<uint32_t>(bits) << 16), static_cast<float>(i - 384));
+  }
+  const uint8_t* scales = page.bytes.data() + 4 * 576 + 2 * 8;
+  EXPECT_THAT(std::vector<int>(scales, scales + 8),
+              testing::ElementsAre(124, 125, 126, 127, 128, 129, 130, 0));
+}
+
+TEST(PageCodec, E2m1EntryHasTheEvenChannelInTheLowNibbleAndAScalePer32) {
+  Page page(kKeys);
+  std::vector<float> values(128);
+  values[0] = 6.0f;
+  values[1] = -0.5f;
+  values[33] = 24.0f;
+  values[127] = 0.75f;
+  StoreEntry(kKeys, page.Row(1), values);
+  const uint8_t* entry = page.bytes.data() + 64;
+  EXPECT_EQ(entry[0], 0x97);  // code 7, code 9
+  EXPECT_EQ(entry[16], 0x70);
+  EXPECT_EQ(entry[63], 0x70);
+  const uint8_t* scales = page.bytes.data() + 4 * 64 + 4;
+  // 6, 24 and 0.75 over 6; a group of zeros has the smallest scale.
+  EXPECT_THAT(std::vector<int>(scales, scales + 4), testing::ElementsAre(127, 129, 1, 124));
+}
+
+TEST(PageCodec, StoreTouchesItsOwnBytesOnly) {
+  for (const PageFormat& format : {kKv, kKeys, kFloats}) {
+    Page page(format);
+    StoreEntry(format, page.Row(1), std::vector<float>(static_cast<size_t>(format.dim), 1.0f));
+    for (size_t i = 0; i < page.bytes.size(); ++i) {
+      const auto at = static_cast<int64_t>(i);
+      const int64_t scales = format.scale_offset() + format.scale_bytes();
+      const bool own = (at >= format.value_bytes() && at < 2 * format.value_bytes()) ||
+                       (at >= scales && at < scales + format.scale_bytes());
+      if (!own) {
+        ASSERT_EQ(page.bytes[i], 0xFF) << i;
+      }
+    }
+  }
+}
+
+TEST(PageCodec, LoadReadsEveryCodeUnderItsScale) {
+  Page page(kKv);
+  for (int code = 0; code < 256; ++code)
+    page.bytes[static_cast<size_t>(code)] = static_cast<uint8_t>(code);
+  for (size_t g = 0; g < 7; ++g) page.bytes[4 * 576 + g] = static_cast<uint8_t>(120 + 3 * g);
+  page.bytes[4 * 576 + 0] = 0;  // 2^-127, not zero
+  std::vector<float> got(512);
+  LoadEntry(kKv, page.Row(0), got);
+  for (int code = 0; code < 256; ++code) {
+    const auto i = static_cast<size_t>(code);
+    if ((code & 0x7F) == 0x7F) {
+      ASSERT_TRUE(std::isnan(got[i]));
+    } else {
+      ASSERT_EQ(got[i], std::ldexp(E4m3(code), i < 64 ? -127 : 120 + 3 * (code / 64) - 127))
+          << code;
+    }
+  }
+  Page keys(kKeys);
+  for (size_t i = 0; i < 64; ++i) keys.bytes[i] = static_cast<uint8_t>(i % 8 | (15 - i % 8) << 4);
+  for (size_t g = 0; g < 4; ++g) keys.bytes[4 * 64 + g] = static_cast<uint8_t>(126 + g);
+  std::vector<float> loaded(128);
+  LoadEntry(kKeys, keys.Row(0), loaded);
+  const double magnitudes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  for (size_t i = 0; i < 64; ++i) {
+    const int exponent = static_cast<int>(i / 16) - 1;
+    ASSERT_EQ(loaded[2 * i], std::ldexp(magnitudes[i % 8], exponent));
+    ASSERT_EQ(loaded[2 * i + 1], -std::ldexp(magnitudes[7 - i % 8], exponent));
+  }
+}
+
+TEST(PageCodec, RoundTripIsTheFormatsRounding) {
+  Random random(3);
+  for (int round = 0; round < 20; ++round) {
+    const double size = std::ldexp(1.0, round - 10);
+    Page kv(kKv);
+    const std::vector<float> values = random.Floats(512, -size, size);
+    std::vector<float> got(512);
+    StoreEntry(kKv, kv.Row(3), values);
+    LoadEntry(kKv, kv.Row(3), got);
+    ExpectValues(false, std::span(got).first(448),
+                 AsE4m3(ToDoubles(std::span(values).first(448)), 64), 0.0);
+    ExpectValues(true, std::span(got).last(64), ToDoubles(std::span(values).last(64)), 0.0);
+    // What came out goes in unchanged: the cache loses nothing of the official values.
+    Page again(kKv);
+    StoreEntry(kKv, again.Row(3), got);
+    EXPECT_EQ(again.bytes, kv.bytes);
+
+    Page keys(kKeys);
+    std::vector<float> key = random.Floats(128, -size, size);
+    StoreEntry(kKeys, keys.Row(0), key);
+    std::vector<float> loaded(128);
+    LoadEntry(kKeys, keys.Row(0), loaded);
+    ExpectValues(false, loaded, AsE2m1(ToDoubles(key)), 0.0);
+
+    Page floats(kFloats);
+    const std::vector<float> plain = random.Floats(10, -size, size);
+    std::vector<float> same(10);
+    StoreEntry(kFloats, floats.Row(2), plain);
+    LoadEntry(kFloats, floats.Row(2), same);
+    EXPECT_EQ(same, plain);
+  }
+}
+
+// amax exactly at 448 * 2^k keeps the scale 2^k; the floor of an all-zero group is 1e-4.
+TEST(PageCodec, ScalesAtPowersOfTwoAndAtTheFloor) {
+  Page page(kKv);
+  std::vector<float> values(512);
+  values[0] = 448.0f;
+  values[64] = std::nextafter(448.0f, 500.0f);
+  values[128] = 1e-4f;
+  values[192] = 0x1p-40f;
+  StoreEntry(kKv, page.Row(0), values);
+  const uint8_t* scales = page.bytes.data() + 4 * 576;
+  EXPECT_THAT(std::vector<int>(scales, scales + 8),
+              testing::ElementsAre(127, 128, 105, 105, 105, 105, 105, 0));
+}
+
+TEST(PageCodec, EntryJStandsInItsTablesBlock) {
+  std::vector<std::byte> memory(1000);
+  const std::vector<int32_t> blocks = {5, 0, 3};
+  const PageView view = {{EntryEncoding::kF32, 1, 0, 4}, memory.data(), 100};
+  const BlockTable table = {blocks.data(), 3};
+  const auto at = [&](int64_t entry) {
+    const EntryRef ref = Locate(view, table, entry);
+    return std::pair(ref.page - memory.data(), ref.row);
+  };
+  EXPECT_EQ(at(0), std::pair(500L, 0));
+  EXPECT_EQ(at(3), std::pair(500L, 3));
+  EXPECT_EQ(at(4), std::pair(0L, 0));
+  EXPECT_EQ(at(11), std::pair(300L, 3));
+}
+
+TEST(StepPlan, AnEntryIsVisibleFromItsLastTokenOn) {
+  for (int ratio : {4, 128}) {
+    for (int position = 0; position < 1000; ++position) {
+      int visible = 0;
+      while (position >= ratio * visible + ratio - 1) ++visible;
+      ASSERT_EQ(VisibleEntries(position, ratio), visible) << position;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Installs what tests need, builds release and runs all tests, then the sanitizer builds on the tests that
+# touch memory and threads (CONTRIBUTING.md lists them). `scripts/test.sh --quick` leaves the sanitizers out.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+quick=false
+[[ "${1:-}" == "--quick" ]] && quick=true
+
+echo "== packages"
+scripts/install-packages.sh --with-tests
+echo "== client packages"
+(cd tests/node && npm ci --no-audit --no-fund --loglevel=error)
+
+echo "== format"
+git ls-files '*.h' '*.cc' | xargs clang-format --dry-run -Werror
+
+echo "== release: build and all tests"
+cmake --preset release -DFATHOM_BUILD_TESTS=ON --log-level=WARNING
+cmake --build --preset release
+cmake --build --preset release --target all_verify_interface_header_sets
+ctest --preset release
+$quick && exit 0
+
+# Memory: everything that reads files or client text, and the operations. Threads: pool, engine, server.
+asan_tests=(base_test cache_test checkpoint_test tokenizer_test chat_test backend_ops_test backend_cpu_test
+  engine_test http_test server_test)
+tsan_tests=(base_test backend_cpu_test engine_test http_test server_test)
+for preset in asan tsan; do
+  declare -n tests=${preset}_tests
+  echo "== $preset: ${tests[*]}"
+  cmake --preset $preset --log-level=WARNING
+  cmake --build --preset $preset --target "${tests[@]}"
+  # ctest knows programs that were not built, too; only those built here are run.
+  ctest --preset $preset -R "^($(IFS='|'; echo "${tests[*]}"))\\."
+done

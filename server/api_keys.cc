@@ -1,0 +1,46 @@
+#include "server/api_keys.h"
+
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+
+namespace fathom {
+namespace {
+
+// The scheme's name is case-insensitive.
+bool HasBearerScheme(std::string_view authorization) {
+  static constexpr std::string_view kScheme = "bearer ";
+  if (authorization.size() < kScheme.size()) return false;
+  for (size_t i = 0; i < kScheme.size(); ++i) {
+    const char c = authorization[i];
+    const char lower = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    if (lower != kScheme[i]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) hashes_.push_back(HashOf(key));
+}
+
+bool ApiKeys::Allows(std::string_view authorization) const {
+  if (hashes_.empty()) return true;
+  if (!HasBearerScheme(authorization)) return false;
+  const Hash given = HashOf(authorization.substr(7));
+  bool found = false;
+  // All hashes are compared, whichever fits.
+  for (const Hash& hash : hashes_) {
+    const bool equal = CRYPTO_memcmp(given.data(), hash.data(), given.size()) == 0;
+    found = equal || found;
+  }
+  return found;
+}
+
+ApiKeys::Hash ApiKeys::HashOf(std::string_view key) {
+  Hash hash;
+  SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), hash.data());
+  return hash;
+}
+
+}  // namespace fathom

@@ -1,0 +1,26 @@
+// ApiKeys: checks the key of a request without telling by its time how much of it was right.
+// Immutable after construction; any thread may check.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fathom {
+
+class ApiKeys {
+ public:
+  // No keys: everything is allowed.
+  explicit ApiKeys(const std::vector<std::string>& keys);
+  // `authorization`: the header's value, "Bearer <key>".
+  [[nodiscard]] bool Allows(std::string_view authorization) const;
+
+ private:
+  using Hash = std::array<uint8_t, 32>;  // SHA-256; keys themselves are not kept
+  static Hash HashOf(std::string_view key);
+  std::vector<Hash> hashes_;
+};
+
+}  // namespace fathom

@@ -1,0 +1,68 @@
+// ApiServer: the OpenAI-compatible HTTP API over one engine.
+//
+// Life: Start binds and answers 503 while the model loads; Serve makes it ready; Shutdown drains.
+// Methods may be called from any thread but the server's own; each once.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/engine.h"
+#include "server/answer_format.h"
+#include "server/model_names.h"
+#include "server/text_front_end.h"
+
+namespace fathom {
+
+struct ApiServerOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 8000;                         // 0: any free port
+  std::string version;                          // of fathom, for /version
+  std::vector<std::string> served_model_names;  // at least one
+  std::vector<ModelAlias> model_aliases;        // besides deepseek-chat and deepseek-reasoner
+  std::vector<std::string> api_keys;            // none: open to everyone
+  ReasoningField reasoning_field = ReasoningField::kBoth;
+  double default_temperature = 1.0;  // of the model's generation_config.json
+  double default_top_p = 1.0;
+  int max_logprobs = 20;
+  bool force_include_usage = false;  // streams end with usage although nobody asked
+
+  size_t max_body_bytes = size_t{64} << 20;
+  size_t max_header_bytes = size_t{16} << 10;
+  int max_connections = 1024;
+  int io_threads = 2;
+  int worker_threads = 2;  // parse requests and encode prompts
+  std::chrono::milliseconds header_timeout{15'000};
+  std::chrono::milliseconds body_timeout{120'000};
+  std::chrono::milliseconds keep_alive_interval{10'000};  // SSE comments
+};
+
+class ApiServer {
+ public:
+  // kInvalidArgument or kUnavailable when the address cannot be bound.
+  static Result<std::unique_ptr<ApiServer>> Start(ApiServerOptions options);
+  ~ApiServer();  // Shutdown(0) unless that was called
+  ApiServer(const ApiServer&) = delete;
+  ApiServer& operator=(const ApiServer&) = delete;
+
+  [[nodiscard]] const std::string& address() const;
+  [[nodiscard]] int port() const;
+
+  // Both must outlive this object. The engine must be destroyed after it, or have no request left.
+  void Serve(Engine* engine, const TextFrontEnd* front_end);
+
+  // /health turns 503 and no connection is accepted any more; requests may finish within `timeout`;
+  // the others are aborted: streams get finish_reason "abort" and an error event, the rest a 503.
+  void Shutdown(std::chrono::milliseconds timeout);
+
+ private:
+  struct Impl;
+  explicit ApiServer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fathom

@@ -1,0 +1,335 @@
+// /v1/chat/completions: what clients get for the tokens that the engine gives.
+#include "server/api_server_fixture.h"
+
+namespace fathom {
+namespace {
+
+using http::TestClient;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class ChatCompletions : public ApiServerTest {
+ protected:
+  // The kind of every chunk, in order: role, reasoning, content, end, usage.
+  static std::vector<std::string> Kinds(const std::vector<Json>& events) {
+    std::vector<std::string> kinds;
+    for (const Json& event : events) {
+      if (event["choices"].empty()) {
+        kinds.emplace_back("usage");
+        continue;
+      }
+      const Json& choice = event["choices"][0];
+      const Json& delta = choice["delta"];
+      if (!choice["finish_reason"].is_null()) {
+        kinds.emplace_back("end");
+      } else if (delta.contains("role")) {
+        kinds.emplace_back("role");
+      } else {
+        kinds.emplace_back(delta.contains("content") ? "content" : "reasoning");
+      }
+    }
+    return kinds;
+  }
+};
+
+TEST_F(ChatCompletions, WholeAnswer) {
+  engine_.Script(IdsAndEos("let me see</think>It is 323."));
+  const Reply reply = Chat();
+  EXPECT_EQ(reply.headers.at("Content-Type"), "application/json");
+  const Json json = Parse(reply);
+  EXPECT_EQ(json["id"].get<std::string>().rfind("chatcmpl-", 0), 0u);
+  EXPECT_EQ(json["object"], "chat.completion");
+  EXPECT_TRUE(json["created"].is_number_integer());
+  EXPECT_EQ(json["model"], "fathom-nano");
+  ASSERT_EQ(json["choices"].size(), 1u);
+  const Json& choice = json["choices"][0];
+  EXPECT_EQ(choice["index"], 0);
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_TRUE(choice["stop_reason"].is_null());
+  EXPECT_TRUE(choice["logprobs"].is_null());
+  const Json& message = choice["message"];
+  EXPECT_EQ(message["role"], "assistant");
+  EXPECT_EQ(message["content"], "It is 323.");
+  EXPECT_EQ(message["reasoning"], "let me see");
+  EXPECT_EQ(message["reasoning_content"], "let me see");
+  EXPECT_TRUE(message["refusal"].is_null());
+  EXPECT_FALSE(message.contains("tool_calls"));
+  const Json& usage = json["usage"];
+  const auto num_prompt = static_cast<int64_t>(engine_.requests()[0].prompt.size());
+  EXPECT_EQ(usage["prompt_tokens"], num_prompt);
+  EXPECT_EQ(usage["completion_tokens"], 22);  // 10 + mark + 10 + end
+  EXPECT_EQ(usage["total_tokens"], num_prompt + 22);
+  EXPECT_EQ(usage["completion_tokens_details"]["reasoning_tokens"], 11);
+  EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], 0);
+  EXPECT_EQ(usage["prompt_cache_hit_tokens"], 0);
+  EXPECT_EQ(usage["prompt_cache_miss_tokens"], num_prompt);
+}
+
+TEST_F(ChatCompletions, NoThinkingAndNoContent) {
+  engine_.Script({kEos});
+  const Json message =
+      Parse(Chat(R"("chat_template_kwargs": {"thinking": false})"))["choices"][0]["message"];
+  EXPECT_TRUE(message["content"].is_null());
+  EXPECT_TRUE(message["reasoning"].is_null());
+}
+
+TEST_F(ChatCompletions, StreamOrder) {
+  engine_.Script(IdsAndEos("ab</think>cd"));
+  const Reply reply = Chat(R"("stream": true, "stream_options": {"include_usage": true})");
+  EXPECT_EQ(reply.headers.at("Content-Type"), "text/event-stream; charset=utf-8");
+  EXPECT_EQ(reply.headers.at("Cache-Control"), "no-cache");
+  EXPECT_EQ(reply.headers.at("X-Accel-Buffering"), "no");
+  const auto events = Events(reply);
+  EXPECT_THAT(Kinds(events),
+              ElementsAre("role", "reasoning", "reasoning", "content", "content", "end", "usage"));
+  const Json role = events[0]["choices"][0]["delta"];
+  EXPECT_EQ(role, Json({{"role", "assistant"}, {"content", ""}}));
+  EXPECT_EQ(events[1]["choices"][0]["delta"],
+            Json({{"reasoning", "a"}, {"reasoning_content", "a"}}));
+  EXPECT_EQ(events[5]["choices"][0]["finish_reason"], "stop");
+  EXPECT_TRUE(events[5]["choices"][0].contains("stop_reason"));
+  EXPECT_EQ(events[6]["usage"]["completion_tokens"], 6);
+  for (const Json& event : events) {
+    EXPECT_EQ(event["object"], "chat.completion.chunk");
+    EXPECT_EQ(event["id"], events[0]["id"]);
+    EXPECT_EQ(event["created"], events[0]["created"]);
+    EXPECT_EQ(event.contains("usage"), event == events.back());
+  }
+}
+
+TEST_F(ChatCompletions, StreamsEachTokenWhenItIsMade) {
+  engine_.ScriptEndless(Ids("x")[0]);
+  TestClient client(port());
+  client.SendRequest("POST", "/v1/chat/completions", ChatBody(R"("stream": true)"));
+  EXPECT_EQ(client.ReadHead().status, 200);
+  std::string chunk;
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(client.ReadChunk(&chunk));  // the answer never ends
+}
+
+TEST_F(ChatCompletions, RunningUsageInEveryChunk) {
+  engine_.Script(IdsAndEos("a</think>b"));
+  const auto events = Events(Chat(
+      R"("stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true})"));
+  std::vector<int> counts;
+  for (const Json& event : events) counts.push_back(event["usage"]["completion_tokens"]);
+  EXPECT_THAT(counts, ElementsAre(1, 1, 3, 4, 4));
+}
+
+TEST_F(ChatCompletions, ForcedUsage) {
+  options_.force_include_usage = true;
+  engine_.Script(IdsAndEos("</think>b"));
+  EXPECT_EQ(Kinds(Events(Chat(R"("stream": true)"))).back(), "usage");
+}
+
+TEST_F(ChatCompletions, TheReasoningFieldIsAChoice) {
+  engine_.Script(IdsAndEos("a</think>b"));
+  options_.reasoning_field = ReasoningField::kReasoning;
+  const Json message = Parse(Chat())["choices"][0]["message"];
+  EXPECT_TRUE(message.contains("reasoning"));
+  EXPECT_FALSE(message.contains("reasoning_content"));
+  options_.reasoning_field = ReasoningField::kReasoningContent;
+  Start();
+  const auto events = Events(Chat(R"("stream": true)"));
+  EXPECT_EQ(Joined(events, "reasoning"), "");
+  EXPECT_EQ(Joined(events, "reasoning_content"), "a");
+}
+
+TEST_F(ChatCompletions, ReasoningCanBeLeftOut) {
+  engine_.Script(IdsAndEos("ab</think>c"));
+  const std::string fields = R"("include_reasoning": false, "logprobs": true)";
+  const Json json = Parse(Chat(fields));
+  EXPECT_TRUE(json["choices"][0]["message"]["reasoning"].is_null());
+  EXPECT_EQ(json["choices"][0]["message"]["content"], "c");
+  EXPECT_EQ(json["choices"][0]["logprobs"]["content"].size(), 2u);  // "c" and the end
+  EXPECT_EQ(json["usage"]["completion_tokens_details"]["reasoning_tokens"], 3);
+  EXPECT_THAT(Kinds(Events(Chat(fields + R"(, "stream": true)"))),
+              ElementsAre("role", "content", "end"));
+}
+
+TEST_F(ChatCompletions, NeverSendsHalfACharacter) {
+  engine_.Script(IdsAndEos("</think>\xe4\xbd\xa0\xe5\xa5\xbd"));
+  const auto events = Events(Chat(R"("stream": true)"));
+  EXPECT_THAT(Kinds(events), ElementsAre("role", "content", "content", "end"));
+  EXPECT_EQ(Joined(events, "content"), "\xe4\xbd\xa0\xe5\xa5\xbd");
+}
+
+TEST_F(ChatCompletions, AnIncompleteCharacterAtTheEndIsOneReplacement) {
+  engine_.Script(IdsAndEos("</think>a\xe4\xbd"));
+  EXPECT_EQ(Parse(Chat())["choices"][0]["message"]["content"], "a\xef\xbf\xbd");
+}
+
+TEST_F(ChatCompletions, StopStringsMatchOverTokenBorders) {
+  engine_.Script(IdsAndEos("think</think>one STOP two"));
+  const std::string fields = R"("stop": ["two", "STOP"])";
+  const Json whole = Parse(Chat(fields));
+  EXPECT_EQ(whole["choices"][0]["message"]["content"], "one ");
+  EXPECT_EQ(whole["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(whole["choices"][0]["stop_reason"], "STOP");
+  EXPECT_EQ(whole["usage"]["completion_tokens"], 14);  // up to the P, although the engine ran ahead
+  const auto events = Events(Chat(fields + R"(, "stream": true)"));
+  EXPECT_EQ(Joined(events, "content"), "one ");
+  EXPECT_EQ(events.back()["choices"][0]["stop_reason"], "STOP");
+  const Json included = Parse(Chat(fields + R"(, "include_stop_str_in_output": true)"));
+  EXPECT_EQ(included["choices"][0]["message"]["content"], "one STOP");
+}
+
+TEST_F(ChatCompletions, StopStringsEndTheRequestInTheEngine) {
+  engine_.ScriptEndless(Ids("x")[0]);
+  const Json json = Parse(Chat(R"("stop": "xxx")"));
+  EXPECT_EQ(json["choices"][0]["stop_reason"], "xxx");
+  EXPECT_EQ(json["usage"]["completion_tokens"], 3);
+  EXPECT_TRUE(engine_.WaitFor(0, 0, std::chrono::seconds(1)));
+}
+
+TEST_F(ChatCompletions, StopStringsCountInReasoningToo) {
+  engine_.Script(IdsAndEos("one STOP two</think>x"));
+  const Json choice = Parse(Chat(R"("stop": "STOP")"))["choices"][0];
+  EXPECT_EQ(choice["message"]["reasoning"], "one ");
+  EXPECT_TRUE(choice["message"]["content"].is_null());
+}
+
+TEST_F(ChatCompletions, HeldTextComesAtTheEnd) {
+  engine_.Script(IdsAndEos("</think>one ST"));
+  EXPECT_EQ(Joined(Events(Chat(R"("stop": "STOP", "stream": true)")), "content"), "one ST");
+}
+
+TEST_F(ChatCompletions, StopTokensAreNamedAndNotShown) {
+  engine_.Script(Ids("</think>ab!cd"));
+  const TokenId bang = Ids("!")[0];
+  const std::string fields = R"("stop_token_ids": [)" + std::to_string(bang) + "]";
+  const Json choice = Parse(Chat(fields))["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], "ab");
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_EQ(choice["stop_reason"], bang);
+  EXPECT_EQ(engine_.requests()[0].stop_token_ids, std::vector<TokenId>{bang});
+  const Json included = Parse(Chat(fields + R"(, "include_stop_str_in_output": true)"));
+  EXPECT_EQ(included["choices"][0]["message"]["content"], "ab!");
+}
+
+TEST_F(ChatCompletions, IgnoredEndTokensDoNotShow) {
+  std::vector<TokenId> script = IdsAndEos("</think>a");
+  script.push_back(Ids("b")[0]);
+  engine_.Script(script);
+  const Json choice = Parse(Chat(R"("ignore_eos": true)"))["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], "ab");
+  EXPECT_EQ(choice["finish_reason"], "length");
+}
+
+TEST_F(ChatCompletions, MaxTokensIsLoweredToWhatFits) {
+  engine_.Script(Ids("</think>abc"));
+  EXPECT_EQ(Parse(Chat(R"("max_tokens": 3)"))["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(engine_.requests()[0].max_tokens, 3);
+  Chat(R"("max_tokens": 1000000)");
+  Chat();
+  const auto requests = engine_.requests();
+  for (size_t i : {1u, 2u}) {
+    EXPECT_EQ(requests[i].max_tokens,
+              kMaxModelLen - static_cast<int64_t>(requests[i].prompt.size()));
+  }
+  ExpectError(Chat(R"("min_tokens": 1000)"), 400, "BadRequestError", "min_tokens");
+}
+
+TEST_F(ChatCompletions, APromptThatLeavesNoRoomIsRefused) {
+  std::string words;
+  for (int i = 0; i < 1000; ++i) words += "1";  // digits are a token each
+  const std::string body = R"({"messages": [{"role": "user", "content": ")" + words + R"("}]
+      , "max_tokens": 7})";
+  const Reply reply = Post("/v1/chat/completions", body);
+  EXPECT_EQ(reply.status, 400);
+  const Json error = Parse(reply)["error"];
+  EXPECT_EQ(error["code"], "context_length_exceeded");
+  EXPECT_EQ(error["param"], "input_tokens");
+  const std::string message = error["message"];
+  EXPECT_THAT(message, HasSubstr("maximum context length"));
+  EXPECT_THAT(message, HasSubstr("1000 tokens"));
+  EXPECT_THAT(message, HasSubstr("7 tokens"));
+  const Reply cut = Post("/v1/chat/completions",
+                         body.substr(0, body.size() - 1) + R"(, "truncate_prompt_tokens": 100})");
+  EXPECT_EQ(cut.status, 200);
+  EXPECT_EQ(engine_.requests()[0].prompt.size(), 100u);
+}
+
+TEST_F(ChatCompletions, Logprobs) {
+  engine_.Script(IdsAndEos("</think>\xe4\xbd\xa0"));
+  const Json whole = Parse(Chat(R"("logprobs": true, "top_logprobs": 2)"));
+  const Json content = whole["choices"][0]["logprobs"]["content"];
+  ASSERT_EQ(content.size(), 5u);  // every token, marks included
+  EXPECT_EQ(content[0]["token"], "</think>");
+  EXPECT_EQ(content[1]["token"], "\xef\xbf\xbd");
+  EXPECT_EQ(content[1]["bytes"], Json({0xe4}));  // exact, although no character by itself
+  EXPECT_EQ(content[1]["logprob"], -0.5);
+  ASSERT_EQ(content[1]["top_logprobs"].size(), 2u);
+  EXPECT_EQ(content[1]["top_logprobs"][1]["logprob"], -1.5);
+  EXPECT_EQ(engine_.requests()[0].num_logprobs, 2);
+
+  const auto events = Events(Chat(R"("logprobs": true, "stream": true)"));
+  std::vector<std::vector<int>> bytes;  // of all chunks, joined
+  for (const Json& event : events) {
+    const Json& logprobs = event["choices"][0]["logprobs"];
+    if (logprobs.is_null()) continue;
+    for (const Json& entry : logprobs["content"]) {
+      EXPECT_TRUE(entry["top_logprobs"].empty());
+      bytes.push_back(entry["bytes"]);
+    }
+  }
+  ASSERT_EQ(bytes.size(), 5u);
+  EXPECT_THAT(bytes[3], ElementsAre(0xa0));
+}
+
+TEST_F(ChatCompletions, LogprobsEndWithTheTokenThatCompletesAStopString) {
+  engine_.Script(IdsAndEos("</think>abSTOPcd"));
+  const Json json = Parse(Chat(R"("logprobs": true, "stop": "STOP")"));
+  EXPECT_EQ(json["choices"][0]["logprobs"]["content"].size(), 7u);
+}
+
+TEST_F(ChatCompletions, PromptErrorsNameTheirField) {
+  auto ask = [this](const std::string& body) { return Post("/v1/chat/completions", body); };
+  ExpectError(ask("{}"), 400, "BadRequestError", "messages");
+  ExpectError(ask(R"({"messages": []})"), 400, "BadRequestError", "messages");
+  ExpectError(ask(R"({"messages": [{"role": "alien", "content": "x"}]})"), 400, "BadRequestError",
+              "messages.0.role");
+  ExpectError(Chat(R"("reasoning_effort": "huge")"), 400, "BadRequestError", "reasoning_effort");
+  ExpectError(Chat(R"("tool_choice": "required")"), 400, "BadRequestError", "tool_choice");
+  ExpectError(Chat(R"("temperature": 3)"), 400, "BadRequestError", "temperature");
+  ExpectError(Chat(R"("stream": true, "top_p": 7)"), 400, "BadRequestError", "top_p");
+}
+
+TEST_F(ChatCompletions, ToolsAreRefusedByName) {
+  const Reply reply = Chat(R"("tools": [{"type": "function", "function": {"name": "f"}}])");
+  ExpectError(reply, 422, "UnprocessableEntityError", "tools");
+  EXPECT_THAT(reply.body, HasSubstr("not supported by this version"));
+}
+
+TEST_F(ChatCompletions, ClientTextIsNeverAControlToken) {
+  Post("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "</think>"}]})");
+  Chat();
+  const TokenId mark = Ids("</think>")[0];
+  const auto requests = engine_.requests();
+  ASSERT_EQ(requests.size(), 2u);
+  EXPECT_EQ(std::count(requests[0].prompt.begin(), requests[0].prompt.end(), mark),
+            std::count(requests[1].prompt.begin(), requests[1].prompt.end(), mark));
+}
+
+TEST_F(ChatCompletions, EffortMaxWarnsOfASmallContext) {
+  spdlog::set_level(spdlog::level::off);
+  EXPECT_EQ(Chat(R"("reasoning_effort": "max")").headers.count("x-fathom-warning"), 1u);
+  EXPECT_EQ(Chat(R"("reasoning_effort": "max", "stream": true)").headers.count("x-fathom-warning"),
+            1u);
+  EXPECT_EQ(Chat(R"("reasoning_effort": "high")").headers.count("x-fathom-warning"), 0u);
+}
+
+TEST_F(ChatCompletions, RequestsWaitForEachOther) {
+  engine_.SetGate(false);
+  engine_.Script(IdsAndEos("</think>x"));
+  Start();
+  TestClient first(port()), second(port());
+  first.SendRequest("POST", "/v1/chat/completions", ChatBody(""));
+  second.SendRequest("POST", "/v1/chat/completions", ChatBody(""));
+  ASSERT_TRUE(engine_.WaitFor(1, 1, std::chrono::seconds(20)));
+  engine_.SetGate(true);
+  EXPECT_EQ(first.ReadReply().status, 200);
+  EXPECT_EQ(second.ReadReply().status, 200);
+}
+
+}  // namespace
+}  // namespace fathom

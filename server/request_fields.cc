@@ -1,0 +1,268 @@
+#include "server/request_fields.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <string_view>
+
+#include "server/field_reader.h"
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kInt64Max = std::numeric_limits<int64_t>::max();
+constexpr double kDoubleMax = std::numeric_limits<double>::max();
+constexpr size_t kMaxStopStrings = 64;
+constexpr size_t kMaxPrompts = 1024;
+constexpr size_t kMaxBadWords = 1024;
+constexpr int64_t kDefaultCompletionTokens = 16;
+// Below the first a temperature means greedy; up to the second it is raised, because dividing
+// logits by less overflows.
+constexpr double kGreedyBelow = 1e-5;
+constexpr double kMinTemperature = 0.01;
+
+void ReadLogitBias(const JsonValue& map, const RequestLimits& limits, FieldReader* reader,
+                   SamplingParams* sampling) {
+  for (const auto& [key, value] : *map.IfObject()) {
+    int id = -1;
+    const char* end = key.data() + key.size();
+    const auto parsed = std::from_chars(key.data(), end, id);
+    if (parsed.ec != std::errc() || parsed.ptr != end || id < 0 || id >= limits.vocab_size) {
+      return reader->Fail("logit_bias", "has a key that is no token id: " + QuoteForError(key));
+    }
+    const std::optional<double> bias = value.AsDouble();
+    if (!bias) return reader->Fail("logit_bias", "needs a number for token " + key);
+    sampling->logit_bias.emplace_back(id, static_cast<float>(std::clamp(*bias, -100.0, 100.0)));
+  }
+}
+
+void ReadSampling(FieldReader* reader, const RequestLimits& limits, SamplingParams* sampling) {
+  double temperature = reader->Number("temperature", 0.0, 2.0).value_or(limits.default_temperature);
+  if (temperature >= kGreedyBelow) temperature = std::max(temperature, kMinTemperature);
+  sampling->temperature = temperature;
+  sampling->top_p = reader->Number("top_p", 0.0, 1.0).value_or(limits.default_top_p);
+  if (sampling->top_p == 0.0) reader->Fail("top_p", "must be larger than 0");
+  const int64_t top_k = reader->Int("top_k", -1, std::numeric_limits<int>::max()).value_or(0);
+  sampling->top_k = static_cast<int>(std::max<int64_t>(top_k, 0));
+  sampling->min_p = reader->Number("min_p", 0.0, 1.0).value_or(0.0);
+  sampling->presence_penalty = reader->Number("presence_penalty", -2.0, 2.0).value_or(0.0);
+  sampling->frequency_penalty = reader->Number("frequency_penalty", -2.0, 2.0).value_or(0.0);
+  sampling->repetition_penalty =
+      reader->Number("repetition_penalty", 0.0, kDoubleMax).value_or(1.0);
+  if (sampling->repetition_penalty == 0.0) {
+    reader->Fail("repetition_penalty", "must be larger than 0");
+  }
+  sampling->seed = reader->Int("seed", std::numeric_limits<int64_t>::min(), kInt64Max);
+  if (sampling->seed == -1) sampling->seed.reset();
+  if (const JsonValue* map = reader->Object("logit_bias")) {
+    ReadLogitBias(*map, limits, reader, sampling);
+  }
+  if (temperature < kGreedyBelow) {
+    sampling->temperature = 0.0;
+    sampling->top_p = 1.0;
+    sampling->top_k = 0;
+    sampling->min_p = 0.0;
+  }
+}
+
+void ReadStreaming(FieldReader* reader, CommonFields* fields) {
+  fields->stream = reader->Bool("stream", false);
+  const JsonValue* options = reader->Object("stream_options");
+  if (options == nullptr) return;
+  if (!fields->stream) return reader->Fail("stream_options", "is only allowed with stream: true");
+  FieldReader inner(*options, "stream_options");
+  fields->include_usage = inner.Bool("include_usage", false);
+  fields->continuous_usage = inner.Bool("continuous_usage_stats", false);
+  reader->Merge(inner.error());
+}
+
+void CheckResponseFormat(FieldReader* reader) {
+  const JsonValue* format = reader->Object("response_format");
+  if (format == nullptr) return;
+  const JsonValue* type = format->FindNonNull("type");
+  const std::string* name = type == nullptr ? nullptr : type->IfString();
+  if (name == nullptr || (*name != "text" && *name != "json_object" && *name != "json_schema" &&
+                          *name != "structural_tag")) {
+    return reader->Fail("response_format.type",
+                        "must be text, json_object, json_schema or structural_tag");
+  }
+  if (*name == "json_schema" && format->FindNonNull("json_schema") == nullptr) {
+    return reader->Fail("response_format.json_schema", "is missing");
+  }
+  if (*name != "text") reader->Refuse("response_format");
+}
+
+void CheckStructuredOutputs(FieldReader* reader) {
+  if (const JsonValue* outputs = reader->Object("structured_outputs")) {
+    int given = 0;
+    for (const char* kind :
+         {"json", "regex", "choice", "grammar", "json_object", "structural_tag"}) {
+      given += outputs->FindNonNull(kind) != nullptr ? 1 : 0;
+    }
+    if (given != 1) {
+      return reader->Fail("structured_outputs",
+                          "needs exactly one of json, regex, choice, grammar, json_object, "
+                          "structural_tag, got " +
+                              std::to_string(given));
+    }
+    reader->Refuse("structured_outputs");
+  }
+  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
+    if (reader->Find(name) != nullptr) reader->Refuse(name);
+  }
+}
+
+// Fields of the specification that this version checks but cannot honour, and strings that are only
+// checked.
+void CheckOtherFields(FieldReader* reader, const RequestLimits& limits, CommonFields* fields) {
+  if (reader->Int("n", 1, kInt64Max).value_or(1) > 1) {
+    reader->Fail("n", "must be 1: this version gives one answer per request");
+  }
+  if (reader->Int("best_of", 1, kInt64Max).value_or(1) > 1) reader->Refuse("best_of");
+  if (reader->Bool("use_beam_search", false)) reader->Fail("use_beam_search", "is not offered");
+  if (const auto count = reader->Int("prompt_logprobs", -1, kInt64Max)) {
+    if (fields->stream && *count != 0) {
+      reader->Fail("prompt_logprobs", "is not allowed with stream: true");
+    }
+    reader->Refuse("prompt_logprobs");
+  }
+  if (reader->Find("allowed_token_ids") != nullptr) {
+    if (reader->TokenIds("allowed_token_ids", limits.vocab_size).empty()) {
+      reader->Fail("allowed_token_ids", "must not be empty");
+    }
+    reader->Refuse("allowed_token_ids");
+  }
+  if (!reader->Strings("bad_words", kMaxBadWords).empty()) {
+    reader->Refuse("bad_words");
+  }
+  CheckResponseFormat(reader);
+  CheckStructuredOutputs(reader);
+  if (reader->Int("thinking_token_budget", -1, kInt64Max).value_or(-1) != -1) {
+    reader->Refuse("thinking_token_budget");
+  }
+  if (reader->Int("priority", -kInt64Max, kInt64Max).value_or(0) != 0) {
+    reader->Fail("priority", "must be 0: requests are served in the order of their arrival");
+  }
+  if (reader->Find("kv_transfer_params") != nullptr) reader->Refuse("kv_transfer_params");
+  for (const char* name :
+       {"return_token_ids", "return_tokens_as_token_ids", "return_prompt_text"}) {
+    if (reader->Bool(name, false)) reader->Refuse(name);
+  }
+  for (const char* name : {"session_id", "user"}) (void)reader->String(name);
+  // There is no cache that requests could share yet, so a salt has nothing to separate.
+  if (const auto salt = reader->String("cache_salt")) {
+    const bool bad = salt->empty() || salt->size() > 128 ||
+                     salt->find_first_of(std::string_view("@/\\\0", 4)) != std::string::npos;
+    if (bad) reader->Fail("cache_salt", "must be 1 to 128 characters without @, /, \\ and NUL");
+  }
+}
+
+void ReadCommon(FieldReader* reader, const RequestLimits& limits, CommonFields* fields) {
+  fields->model = reader->String("model").value_or("");
+  fields->request_id = reader->String("request_id").value_or("");
+  ReadSampling(reader, limits, &fields->sampling);
+  fields->min_tokens = reader->Int("min_tokens", 0, kInt64Max).value_or(0);
+  if (fields->max_tokens && fields->min_tokens > *fields->max_tokens) {
+    reader->Fail("min_tokens", "must not be larger than the maximum of " +
+                                   std::to_string(*fields->max_tokens) + " tokens");
+  }
+  fields->stop_token_ids = reader->TokenIds("stop_token_ids", limits.vocab_size);
+  fields->ignore_eos = reader->Bool("ignore_eos", false);
+  fields->stop = reader->Strings("stop", kMaxStopStrings);
+  fields->include_stop_in_output = reader->Bool("include_stop_str_in_output", false);
+  fields->truncate_prompt_tokens = reader->Int("truncate_prompt_tokens", -1, kInt64Max);
+  ReadStreaming(reader, fields);
+  CheckOtherFields(reader, limits, fields);
+}
+
+MaybeError ReadPrompt(const JsonValue& value, const std::string& path, int vocab_size,
+                      CompletionFields* fields) {
+  if (const std::string* text = value.IfString()) {
+    if (text->empty()) return BadRequest(path, path + " must not be empty");
+    fields->prompts.emplace_back(*text);
+    return std::nullopt;
+  }
+  std::vector<TokenId> ids;
+  if (MaybeError error = ReadTokenIds(value, path, vocab_size, &ids)) return error;
+  if (ids.empty()) return BadRequest(path, path + " must not be empty");
+  fields->prompts.emplace_back(std::move(ids));
+  return std::nullopt;
+}
+
+// A text, a list of ids, or a list of either.
+MaybeError ReadPrompts(const JsonValue* value, int vocab_size, CompletionFields* fields) {
+  const std::string path = "prompt";
+  if (value == nullptr) return BadRequest(path, "prompt is missing");
+  const JsonValue::Array* items = value->IfArray();
+  if (items == nullptr && value->IfString() == nullptr) {
+    return BadRequest(
+        path,
+        "prompt must be a string, a list of strings, a list of token ids or a list of "
+        "such lists");
+  }
+  if (items == nullptr || items->empty() || items->front().is_number()) {
+    return ReadPrompt(*value, path, vocab_size, fields);
+  }
+  if (items->size() > kMaxPrompts) {
+    return BadRequest(path, "prompt may hold at most " + std::to_string(kMaxPrompts) + " prompts");
+  }
+  for (size_t i = 0; i < items->size(); ++i) {
+    MaybeError error = ReadPrompt((*items)[i], path + "." + std::to_string(i), vocab_size, fields);
+    if (error) return error;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+MaybeError ReadChatFields(const JsonValue& body, const RequestLimits& limits, ChatFields* fields) {
+  FieldReader reader(body);
+  fields->max_tokens = reader.Int("max_completion_tokens", 1, kInt64Max);
+  const std::optional<int64_t> max_tokens = reader.Int("max_tokens", 1, kInt64Max);
+  if (!fields->max_tokens) fields->max_tokens = max_tokens;
+  ReadCommon(&reader, limits, fields);
+
+  const bool logprobs = reader.Bool("logprobs", false);
+  const int64_t top = reader.Int("top_logprobs", 0, limits.max_logprobs).value_or(0);
+  if (top > 0 && !logprobs) reader.Fail("top_logprobs", "needs logprobs: true");
+  if (logprobs) fields->num_logprobs = static_cast<int>(top);
+
+  fields->include_reasoning = reader.Bool("include_reasoning", true);
+  if (const JsonValue* tools = reader.Find("tools")) {
+    const JsonValue::Array* items = tools->IfArray();
+    if (items == nullptr) reader.Fail("tools", "must be a list");
+    if (items != nullptr && !items->empty()) reader.Refuse("tools");
+  }
+  (void)reader.Bool("parallel_tool_calls", true);
+  (void)reader.Bool("add_special_tokens", false);
+  (void)reader.Bool("skip_special_tokens", true);  // the reasoning reader needs them all
+  if (reader.Bool("echo", false)) reader.Refuse("echo");
+  if (reader.Find("chat_template") != nullptr) reader.Fail("chat_template", "is not offered");
+  return reader.error();
+}
+
+MaybeError ReadCompletionFields(const JsonValue& body, const RequestLimits& limits,
+                                CompletionFields* fields) {
+  FieldReader reader(body);
+  fields->echo = reader.Bool("echo", false);
+  fields->max_tokens =
+      reader.Int("max_tokens", fields->echo ? 0 : 1, kInt64Max).value_or(kDefaultCompletionTokens);
+  ReadCommon(&reader, limits, fields);
+  if (const auto count = reader.Int("logprobs", 0, limits.max_logprobs)) {
+    fields->num_logprobs = static_cast<int>(*count);
+    if (fields->echo) {
+      RequestError error = NotSupported("logprobs");
+      error.message = "logprobs together with echo is not supported by this version";
+      reader.Merge(std::move(error));
+    }
+  }
+  fields->add_special_tokens = reader.Bool("add_special_tokens", true);
+  fields->skip_special_tokens = reader.Bool("skip_special_tokens", true);
+  if (const auto suffix = reader.String("suffix"); suffix && !suffix->empty()) {
+    reader.Fail("suffix", "is not supported");
+  }
+  if (reader.ok()) reader.Merge(ReadPrompts(body.FindNonNull("prompt"), limits.vocab_size, fields));
+  return reader.error();
+}
+
+}  // namespace fathom

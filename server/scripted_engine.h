@@ -1,0 +1,180 @@
+// ScriptedEngine: an Engine for tests that says what it is told to.
+//
+// One thread serves requests one after the other. A request gets the tokens of Script, then ends as
+// the real engine would: at an end token, a stop token, max_tokens, or (script used up) with
+// kLength. Endless requests repeat one token until they are aborted. All methods may be called from
+// any thread.
+#pragma once
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace fathom {
+
+class ScriptedEngine final : public Engine {
+ public:
+  explicit ScriptedEngine(EngineInfo info) : info_(std::move(info)), thread_([this] { Run(); }) {}
+  ~ScriptedEngine() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+      changed_.notify_all();
+    }
+    thread_.join();
+  }
+
+  // For all requests that begin after the call.
+  void Script(std::vector<TokenId> tokens) {
+    const std::lock_guard lock(mutex_);
+    script_ = std::move(tokens);
+    endless_ = false;
+    error_ = {};
+  }
+  void ScriptEndless(TokenId token) {
+    const std::lock_guard lock(mutex_);
+    script_ = {token};
+    endless_ = true;
+  }
+  // As many tokens as scripted, then an error.
+  void ScriptError(std::vector<TokenId> tokens, Status error) {
+    Script(std::move(tokens));
+    const std::lock_guard lock(mutex_);
+    error_ = std::move(error);
+  }
+  // While closed, requests wait before their first token.
+  void SetGate(bool open) {
+    const std::lock_guard lock(mutex_);
+    open_ = open;
+    changed_.notify_all();
+  }
+  void SetSubmitStatus(Status status) {
+    const std::lock_guard lock(mutex_);
+    submit_status_ = std::move(status);
+  }
+  std::vector<GenerateRequest> requests() const {
+    const std::lock_guard lock(mutex_);
+    return requests_;
+  }
+  // Waits until exactly `running` requests run and `waiting` wait.
+  bool WaitFor(int running, int waiting, std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, timeout, [&] {
+      return num_running_ == running && static_cast<int>(queue_.size()) == waiting;
+    });
+  }
+
+  [[nodiscard]] const EngineInfo& info() const override { return info_; }
+  Result<RequestId> Submit(GenerateRequest request, std::shared_ptr<RequestSink> sink) override {
+    const std::lock_guard lock(mutex_);
+    if (!submit_status_.ok()) return submit_status_;
+    const RequestId id = ++last_id_;
+    requests_.push_back(request);
+    queue_.push_back({id, std::move(request), std::move(sink)});
+    changed_.notify_all();
+    return id;
+  }
+  void Abort(RequestId id) override {
+    const std::lock_guard lock(mutex_);
+    aborted_.push_back(id);
+    changed_.notify_all();
+  }
+  [[nodiscard]] int num_running() const override {
+    const std::lock_guard lock(mutex_);
+    return num_running_;
+  }
+  [[nodiscard]] int num_waiting() const override {
+    const std::lock_guard lock(mutex_);
+    return static_cast<int>(queue_.size());
+  }
+
+ private:
+  struct Item {
+    RequestId id = 0;
+    GenerateRequest request;
+    std::shared_ptr<RequestSink> sink;
+  };
+
+  void Run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+      if (stopping_) return;
+      Item item = std::move(queue_.front());
+      queue_.pop_front();
+      num_running_ = 1;
+      changed_.notify_all();
+      const std::vector<TokenId> script = script_;
+      const bool endless = endless_;
+      const Status error = error_;
+      lock.unlock();
+      FinishEvent finish = Serve(item, script, endless);
+      if (!error.ok() && finish.reason == FinishReason::kLength) {
+        finish = {FinishReason::kError, std::nullopt, error, 0};
+      }
+      item.sink->OnFinish(finish);
+      item.sink.reset();
+      lock.lock();
+      num_running_ = 0;
+      changed_.notify_all();
+    }
+  }
+
+  // Waits for a step; false when the request was aborted.
+  bool Step(RequestId id, bool endless) {
+    std::unique_lock lock(mutex_);
+    auto must_end = [this, id] {
+      return stopping_ || std::find(aborted_.begin(), aborted_.end(), id) != aborted_.end();
+    };
+    changed_.wait(lock, [&] { return open_ || must_end(); });
+    // A pace, so that an endless request does not fill the memory.
+    if (endless) changed_.wait_for(lock, std::chrono::milliseconds(1), must_end);
+    return !must_end();
+  }
+
+  FinishEvent Serve(const Item& item, const std::vector<TokenId>& script, bool endless) {
+    const GenerateRequest& request = item.request;
+    for (int64_t i = 0; i < request.max_tokens; ++i) {
+      if (!Step(item.id, endless)) return {FinishReason::kAborted, std::nullopt, {}, 0};
+      if (!endless && i >= static_cast<int64_t>(script.size())) break;
+      TokenEvent event;
+      event.token = script[endless ? 0 : static_cast<size_t>(i)];
+      if (request.num_logprobs >= 0) event.logprob = -0.5f;
+      for (int n = 0; n < request.num_logprobs; ++n) {
+        event.top.push_back({event.token + n, -0.5f - static_cast<float>(n)});
+      }
+      item.sink->OnToken(event);
+      auto is_in = [&event](const std::vector<TokenId>& ids) {
+        return std::find(ids.begin(), ids.end(), event.token) != ids.end();
+      };
+      if (is_in(request.stop_token_ids) || (!request.ignore_eos && is_in(info_.eos_token_ids))) {
+        return {FinishReason::kStop, event.token, {}, 0};
+      }
+    }
+    return {FinishReason::kLength, std::nullopt, {}, 0};
+  }
+
+  const EngineInfo info_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::deque<Item> queue_;
+  std::vector<RequestId> aborted_;
+  std::vector<GenerateRequest> requests_;
+  std::vector<TokenId> script_;
+  Status error_;
+  Status submit_status_;
+  RequestId last_id_ = 0;
+  int num_running_ = 0;
+  bool endless_ = false;
+  bool open_ = true;
+  bool stopping_ = false;
+  std::thread thread_;  // last: it uses the members above
+};
+
+}  // namespace fathom

@@ -1,0 +1,109 @@
+#include "server/text_front_end.h"
+
+#include <iterator>
+#include <utility>
+
+namespace fathom {
+namespace {
+
+// chat_template_kwargs of a model alias, over the server's defaults. Their types were checked when
+// the alias was read (ModelNames::ParseAlias).
+void ApplyKwargs(const JsonValue& kwargs, ChatDefaults* defaults) {
+  auto find = [&kwargs](std::string_view name) {
+    const JsonValue* given = kwargs.FindNonNull(name);
+    return given == nullptr ? nullptr : given->IfBool();
+  };
+  const bool* thinking = find("thinking");
+  const bool* enable_thinking = find("enable_thinking");
+  if (thinking != nullptr || enable_thinking != nullptr) {
+    defaults->thinking =
+        (thinking != nullptr && *thinking) || (enable_thinking != nullptr && *enable_thinking);
+  }
+  if (const bool* value = find("drop_thinking")) defaults->drop_thinking = *value;
+  if (const bool* value = find("native_developer")) defaults->native_developer = *value;
+  const JsonValue* effort = kwargs.FindNonNull("reasoning_effort");
+  if (effort != nullptr && effort->IfString() != nullptr) {
+    defaults->reasoning_effort = *effort->IfString();
+  }
+}
+
+void Append(std::vector<OutputDelta> more, std::vector<OutputDelta>* deltas) {
+  deltas->insert(deltas->end(), std::make_move_iterator(more.begin()),
+                 std::make_move_iterator(more.end()));
+}
+
+}  // namespace
+
+OutputStream::OutputStream(const Tokenizer& tokenizer, StopMatcher stop_matcher,
+                           const OutputOptions& options)
+    : detokenizer_(tokenizer, !options.start && options.skip_special_tokens ? SpecialTokens::kSkip
+                                                                            : SpecialTokens::kKeep),
+      stop_matcher_(std::move(stop_matcher)) {
+  if (options.start) splitter_.emplace(*options.start);
+}
+
+void OutputStream::Push(TokenId token, std::vector<OutputDelta>* deltas) {
+  if (matched_stop_) return;
+  StopMatcher::Output output = stop_matcher_.Push(detokenizer_.Push(token));
+  Split(std::move(output.text), deltas);
+  if (output.stop) {
+    matched_stop_ = std::move(output.stop);
+    SplitEnd(deltas);
+  }
+}
+
+void OutputStream::Finish(std::vector<OutputDelta>* deltas) {
+  if (matched_stop_) return;
+  StopMatcher::Output last = stop_matcher_.Push(detokenizer_.Finish());
+  Split(std::move(last.text), deltas);
+  if (!last.stop) Split(stop_matcher_.Finish(), deltas);
+  SplitEnd(deltas);
+}
+
+void OutputStream::Split(std::string text, std::vector<OutputDelta>* deltas) {
+  if (text.empty()) return;
+  if (splitter_) return Append(splitter_->Push(text), deltas);
+  deltas->push_back({OutputState::kContent, std::move(text)});
+}
+
+void OutputStream::SplitEnd(std::vector<OutputDelta>* deltas) {
+  if (splitter_) Append(splitter_->Finish(), deltas);
+}
+
+TextFrontEnd::TextFrontEnd(Tokenizer tokenizer, ChatOptions chat_options)
+    : tokenizer_(std::move(tokenizer)), chat_options_(std::move(chat_options)) {}
+
+MaybeError TextFrontEnd::PrepareChat(const JsonValue& body, const JsonValue& default_kwargs,
+                                     ChatPrompt* prompt) const {
+  ChatOptions options = chat_options_;
+  ApplyKwargs(default_kwargs, &options.defaults);
+  PreparedChat chat;
+  if (MaybeError error = fathom::PrepareChat(body, options, chat)) return error;
+  std::vector<Segment> segments;
+  for (PromptSegment& segment : chat.segments) {
+    segments.push_back({std::move(segment.text), segment.from_template});
+  }
+  Result<std::vector<TokenId>> ids = tokenizer_.EncodeSegments(segments);
+  if (!ids.ok()) return FromStatus(ids.status());
+  prompt->ids = std::move(ids).value();
+  prompt->start = chat.parser_start;
+  prompt->wants_long_context = chat.effort == EffortLevel::kMax;
+  return std::nullopt;
+}
+
+Result<std::vector<TokenId>> TextFrontEnd::EncodePrompt(std::string_view text,
+                                                        bool add_special_tokens) const {
+  return tokenizer_.EncodePrompt(text, add_special_tokens);
+}
+
+std::string TextFrontEnd::Decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
+  return tokenizer_.Decode(ids, skip_special_tokens ? SpecialTokens::kSkip : SpecialTokens::kKeep);
+}
+
+Result<std::unique_ptr<OutputStream>> TextFrontEnd::NewOutput(const OutputOptions& options) const {
+  FATHOM_ASSIGN_OR_RETURN(StopMatcher matcher,
+                          StopMatcher::Create(options.stop, options.include_stop_in_output));
+  return std::make_unique<OutputStream>(tokenizer_, std::move(matcher), options);
+}
+
+}  // namespace fathom
