@@ -18,16 +18,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace fathom::cpu::HWY_NAMESPACE {
 
-// `n` e4m3 codes of one scale, n a multiple of 64.
+// Whether NaN codes are among `n` e4m3 codes, n a multiple of 64.
 HWY_INLINE bool HasE4m3Nan(const uint8_t* codes, int64_t n) {
   const hn::ScalableTag<uint8_t> d8;
-  const auto magnitude = hn::Set(d8, static_cast<uint8_t>(0x7F));
-  auto found = hn::Zero(d8);
+  const auto nan = hn::Set(d8, static_cast<uint8_t>(0x7F));
+  auto largest = hn::Zero(d8);
   for (int64_t i = 0; i < n; i += static_cast<int64_t>(hn::Lanes(d8))) {
-    const auto equal = hn::Eq(hn::And(hn::LoadU(d8, codes + i), magnitude), magnitude);
-    found = hn::Or(found, hn::VecFromMask(d8, equal));
+    largest = hn::Max(largest, hn::And(hn::LoadU(d8, codes + i), nan));
   }
-  return !hn::AllTrue(d8, hn::Eq(found, hn::Zero(d8)));
+  return !hn::AllFalse(d8, hn::Eq(largest, nan));
 }
 
 // 2^(byte - 127 + shift), exact; false where that, times the largest code, is no finite float. Such
@@ -40,10 +39,11 @@ HWY_INLINE bool CombinedScale(uint8_t byte, int shift, float* out) {
   return true;
 }
 
-// `n` codes of one scale, n a multiple of 64.
-HWY_INLINE void DecodeE4m3(const uint8_t* codes, int n, uint8_t scale_byte, float* out) {
+// `n` codes of one scale, n a multiple of 64. The caller has looked for NaN codes.
+HWY_INLINE void DecodeE4m3(const uint8_t* codes, int n, uint8_t scale_byte, bool has_nan,
+                           float* out) {
   float scale = 0.0f;
-  if (!CombinedScale(scale_byte, 8, &scale) || HasE4m3Nan(codes, n)) {
+  if (!CombinedScale(scale_byte, 8, &scale) || has_nan) {
     for (int i = 0; i < n; ++i) out[i] = E4m3ToFloat(codes[i]) * Ue8m0ToFloat(scale_byte);
     return;
   }
@@ -68,6 +68,15 @@ HWY_INLINE void DecodeE4m3(const uint8_t* codes, int n, uint8_t scale_byte, floa
 
 #if HWY_MAX_BYTES >= 64
 
+// All ue8m0 values, so that a scale is broadcast from memory.
+struct ScaleTable {
+  constexpr ScaleTable() {
+    for (int byte = 0; byte < 256; ++byte) values[byte] = Ue8m0ToFloat(static_cast<uint8_t>(byte));
+  }
+  float values[256] = {};
+};
+inline constexpr ScaleTable kScales;
+
 // 32 values of one scale, by table lookup in a register of 16 floats.
 HWY_INLINE void DecodeE2m1(const uint8_t* packed, uint8_t scale_byte, float* out) {
   const hn::Full128<uint8_t> d8;
@@ -76,7 +85,7 @@ HWY_INLINE void DecodeE2m1(const uint8_t* packed, uint8_t scale_byte, float* out
   alignas(16) static constexpr uint8_t kOrder[16] = {0, 1, 8,  9,  2, 3, 10, 11,
                                                      4, 5, 12, 13, 6, 7, 14, 15};
   const VF table =
-      hn::Mul(hn::LoadU(df, internal::kE2m1Values.data()), hn::Set(df, Ue8m0ToFloat(scale_byte)));
+      hn::Mul(hn::LoadU(df, internal::kE2m1Values.data()), hn::Set(df, kScales.values[scale_byte]));
   const auto bytes =
       hn::PromoteTo(du32, hn::TableLookupBytes(hn::LoadU(d8, packed), hn::Load(d8, kOrder)));
   const auto low = hn::And(bytes, hn::Set(du32, 15u));

@@ -28,8 +28,9 @@ void DecodeRows(const WeightView& weight, int row, int num_rows, float* out) {
       case DType::kF8E4M3: {
         const uint8_t* codes = static_cast<const uint8_t*>(weight.data) + r * cols;
         const uint8_t* scales = weight.scale + r / 128 * (cols / 128);
+        const bool has_nan = HasE4m3Nan(codes, cols);
         for (int64_t b = 0; b < cols / 128; ++b) {
-          DecodeE4m3(codes + 128 * b, 128, scales[b], out + 128 * b);
+          DecodeE4m3(codes + 128 * b, 128, scales[b], has_nan, out + 128 * b);
         }
         break;
       }
