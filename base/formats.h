@@ -46,7 +46,7 @@ inline float E4m3ToFloat(uint8_t code) { return internal::kE4m3Values[code]; }
 // Only the low nibble counts.
 inline float E2m1ToFloat(uint8_t code) { return internal::kE2m1Values[code & 15u]; }
 
-inline float Ue8m0ToFloat(uint8_t byte) {
+constexpr float Ue8m0ToFloat(uint8_t byte) {
   // Byte 0 is the subnormal 2^-127; byte 255 has no value.
   if (byte == 0) return std::bit_cast<float>(0x00400000u);
   if (byte == 255) return std::bit_cast<float>(0x7FC00000u);

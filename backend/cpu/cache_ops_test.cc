@@ -21,7 +21,7 @@ constexpr Numerics kBothNumerics[] = {Numerics::kOfficial, Numerics::kExact};
 constexpr int kDim = 128, kRope = 64;
 
 class CpuCacheOps : public test::PerTarget {};
-FATHOM_FOR_EACH_TARGET(CpuCacheOps);
+FATHOM_FOR_TARGETS(CpuCacheOps, test::FastTargets());
 
 void ExpectOk(const Status& status) { ASSERT_TRUE(status.ok()) << status.ToString(); }
 

@@ -18,29 +18,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace fathom::cpu::HWY_NAMESPACE {
 
-// e4m3 codes as values times 2^-8: an e4m3 code is a binary16 with a shorter exponent and mantissa,
-// subnormals included. The NaN codes come out as numbers; the caller looks for them.
-HWY_INLINE VF E4m3TimesTwoToMinus8(const uint8_t* codes) {
-  const hn::Rebind<uint8_t, DF> d8;
-  const hn::Rebind<uint16_t, DF> du16;
-  const hn::Rebind<int16_t, DF> d16;
-  const hn::Rebind<hwy::float16_t, DF> df16;
-  const auto c = hn::BitCast(d16, hn::ShiftLeft<8>(hn::PromoteTo(du16, hn::LoadU(d8, codes))));
-  // The arithmetic shift copies the sign into bit 14 as well.
-  const auto bits = hn::And(hn::ShiftRight<1>(c), hn::Set(d16, static_cast<int16_t>(0xBFFF)));
-  return hn::PromoteTo(df, hn::BitCast(df16, bits));
-}
-
-// `n` e4m3 codes of one scale, n a multiple of 64.
+// Whether NaN codes are among `n` e4m3 codes, n a multiple of 64.
 HWY_INLINE bool HasE4m3Nan(const uint8_t* codes, int64_t n) {
   const hn::ScalableTag<uint8_t> d8;
-  const auto magnitude = hn::Set(d8, static_cast<uint8_t>(0x7F));
-  auto found = hn::Zero(d8);
+  const auto nan = hn::Set(d8, static_cast<uint8_t>(0x7F));
+  auto largest = hn::Zero(d8);
   for (int64_t i = 0; i < n; i += static_cast<int64_t>(hn::Lanes(d8))) {
-    const auto equal = hn::Eq(hn::And(hn::LoadU(d8, codes + i), magnitude), magnitude);
-    found = hn::Or(found, hn::VecFromMask(d8, equal));
+    largest = hn::Max(largest, hn::And(hn::LoadU(d8, codes + i), nan));
   }
-  return !hn::AllTrue(d8, hn::Eq(found, hn::Zero(d8)));
+  return !hn::AllFalse(d8, hn::Eq(largest, nan));
 }
 
 // 2^(byte - 127 + shift), exact; false where that, times the largest code, is no finite float. Such
@@ -53,18 +39,63 @@ HWY_INLINE bool CombinedScale(uint8_t byte, int shift, float* out) {
   return true;
 }
 
-// `n` codes of one scale, n a multiple of 64.
-HWY_INLINE void DecodeE4m3(const uint8_t* codes, int n, uint8_t scale_byte, float* out) {
+// `n` codes of one scale, n a multiple of 64. The caller has looked for NaN codes.
+HWY_INLINE void DecodeE4m3(const uint8_t* codes, int n, uint8_t scale_byte, bool has_nan,
+                           float* out) {
   float scale = 0.0f;
-  if (!CombinedScale(scale_byte, 8, &scale) || HasE4m3Nan(codes, n)) {
+  if (!CombinedScale(scale_byte, 8, &scale) || has_nan) {
     for (int i = 0; i < n; ++i) out[i] = E4m3ToFloat(codes[i]) * Ue8m0ToFloat(scale_byte);
     return;
   }
+  const hn::Repartition<int16_t, DF> d16;
+  const hn::Rebind<int8_t, decltype(d16)> d8;
+  const hn::Half<decltype(d16)> dhalf;
+  const hn::Rebind<hwy::float16_t, DF> df16;
   const VF factor = hn::Set(df, scale);
-  for (int i = 0; i < n; i += kLanes) {
-    hn::StoreU(hn::Mul(E4m3TimesTwoToMinus8(codes + i), factor), df, out + i);
+  const auto mask = hn::Set(d16, static_cast<int16_t>(0xBFFF));
+  for (int i = 0; i < n; i += 2 * kLanes) {
+    // An e4m3 code is a binary16 with a shorter exponent and mantissa, subnormals included: moved
+    // to the place of those it is the value times 2^-8. Sign extension leaves a copy of the sign in
+    // bit 14, the highest exponent bit.
+    const auto c = hn::LoadU(d8, reinterpret_cast<const int8_t*>(codes + i));
+    const auto bits = hn::And(hn::ShiftLeft<7>(hn::PromoteTo(d16, c)), mask);
+    const auto lower = hn::PromoteTo(df, hn::BitCast(df16, hn::LowerHalf(dhalf, bits)));
+    const auto upper = hn::PromoteTo(df, hn::BitCast(df16, hn::UpperHalf(dhalf, bits)));
+    hn::StoreU(hn::Mul(lower, factor), df, out + i);
+    hn::StoreU(hn::Mul(upper, factor), df, out + i + kLanes);
   }
 }
+
+#if HWY_MAX_BYTES >= 64
+
+// All ue8m0 values, so that a scale is broadcast from memory.
+struct ScaleTable {
+  constexpr ScaleTable() {
+    for (int byte = 0; byte < 256; ++byte) values[byte] = Ue8m0ToFloat(static_cast<uint8_t>(byte));
+  }
+  float values[256] = {};
+};
+inline constexpr ScaleTable kScales;
+
+// 32 values of one scale, by table lookup in a register of 16 floats.
+HWY_INLINE void DecodeE2m1(const uint8_t* packed, uint8_t scale_byte, float* out) {
+  const hn::Full128<uint8_t> d8;
+  const hn::RebindToUnsigned<DF> du32;
+  // So that interleaving within 128-bit blocks leaves the values in order.
+  alignas(16) static constexpr uint8_t kOrder[16] = {0, 1, 8,  9,  2, 3, 10, 11,
+                                                     4, 5, 12, 13, 6, 7, 14, 15};
+  const VF table =
+      hn::Mul(hn::LoadU(df, internal::kE2m1Values.data()), hn::Set(df, kScales.values[scale_byte]));
+  const auto bytes =
+      hn::PromoteTo(du32, hn::TableLookupBytes(hn::LoadU(d8, packed), hn::Load(d8, kOrder)));
+  const auto low = hn::And(bytes, hn::Set(du32, 15u));
+  const VF even = hn::TableLookupLanes(table, hn::IndicesFromVec(df, low));
+  const VF odd = hn::TableLookupLanes(table, hn::IndicesFromVec(df, hn::ShiftRight<4>(bytes)));
+  hn::StoreU(hn::InterleaveLower(df, even, odd), df, out);
+  hn::StoreU(hn::InterleaveUpper(df, even, odd), df, out + kLanes);
+}
+
+#else
 
 // 32 values of one scale.
 HWY_INLINE void DecodeE2m1(const uint8_t* packed, uint8_t scale_byte, float* out) {
@@ -97,6 +128,8 @@ HWY_INLINE void DecodeE2m1(const uint8_t* packed, uint8_t scale_byte, float* out
     hn::StoreU(hn::Mul(upper, factor), df, out + 2 * i + kLanes);
   }
 }
+
+#endif  // HWY_MAX_BYTES
 
 HWY_INLINE void DecodeBf16(const uint16_t* bits, int64_t n, float* out) {
   const hn::RebindToUnsigned<DF> du32;

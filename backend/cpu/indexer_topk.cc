@@ -84,7 +84,7 @@ Status CpuBackend::DoIndexerTopk(const IndexerTopkArgs& args) {
           cpu::HadamardRow(head, official());
           float w = args.head_weights.row(i)[static_cast<size_t>(h)];
           if (official()) {
-            SimulateE2m1(head, 32);
+            cpu::QuantiseE2m1Groups(head, head.data());
             w = RoundToBf16(static_cast<float>(RoundToBf16(w) * factor));
           } else {
             w = static_cast<float>(w * factor);

@@ -34,7 +34,10 @@ void DecodeEntry(const PageFormat& format, EntryRef entry, float* out) {
       return;
     case EntryEncoding::kE4m3Rope: {
       const int nope = format.dim - format.rope_dim;
-      for (int i = 0; i < nope; i += 64) DecodeE4m3(codes + i, 64, scales[i / 64], out + i);
+      const bool has_nan = HasE4m3Nan(codes, nope);
+      for (int i = 0; i < nope; i += 64) {
+        DecodeE4m3(codes + i, 64, scales[i / 64], has_nan, out + i);
+      }
       // Copied because an entry need not stand at an even address.
       uint16_t bits[64];
       for (int i = 0; i < format.rope_dim; i += 64) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <span>
@@ -27,8 +28,9 @@ void DecodeRows(const WeightView& weight, int row, int num_rows, float* out) {
       case DType::kF8E4M3: {
         const uint8_t* codes = static_cast<const uint8_t*>(weight.data) + r * cols;
         const uint8_t* scales = weight.scale + r / 128 * (cols / 128);
+        const bool has_nan = HasE4m3Nan(codes, cols);
         for (int64_t b = 0; b < cols / 128; ++b) {
-          DecodeE4m3(codes + 128 * b, 128, scales[b], out + 128 * b);
+          DecodeE4m3(codes + 128 * b, 128, scales[b], has_nan, out + 128 * b);
         }
         break;
       }
@@ -58,45 +60,83 @@ void DotBlock(const float* w, int num_rows, int64_t cols, const float* const* x,
   DotRows(w, num_rows, cols, x, num_x, out, out_stride);
 }
 
-void QuantiseE4m3Groups(std::span<const float> x, float* out) {
+// Bits of the largest magnitude of `n` floats. Magnitudes compare as integers, and NaN is the
+// largest.
+HWY_INLINE uint32_t LargestMagnitude(const float* x, int n) {
   const hn::RebindToUnsigned<DF> du;
-  const auto magnitude_mask = hn::Set(du, 0x7FFFFFFFu);
-  for (size_t begin = 0; begin < x.size(); begin += 128, out += 128) {
+  auto largest = hn::Zero(du);
+  for (int i = 0; i < n; i += kLanes) {
+    const auto u = hn::BitCast(du, hn::LoadU(df, x + i));
+    largest = hn::Max(largest, hn::And(u, hn::Set(du, 0x7FFFFFFFu)));
+  }
+  return hn::GetLane(hn::MaxOfLanes(du, largest));
+}
+// From here on a group needs a scale beyond the normal range, or holds infinities or NaN: scalar.
+constexpr uint32_t kHuge = 0x7F000000u;
+
+// Nearest value with `Bits` mantissa bits, ties to even: of `a`, not negative, from 1.0 * the
+// smallest normal on; below that in steps of the subnormals, where adding and taking away `magic`
+// does it.
+template <int Bits>
+HWY_INLINE VF RoundMagnitude(VF a, VF smallest_normal, VF magic) {
+  const hn::RebindToUnsigned<DF> du;
+  constexpr int kDropped = 23 - Bits;
+  const auto u = hn::BitCast(du, a);
+  const auto odd = hn::And(hn::ShiftRight<kDropped>(u), hn::Set(du, 1u));
+  const auto sum = hn::Add(hn::Add(u, hn::Set(du, (1u << (kDropped - 1)) - 1)), odd);
+  const VF normal = hn::BitCast(df, hn::And(sum, hn::Set(du, ~((1u << kDropped) - 1))));
+  const VF subnormal = hn::Sub(hn::Add(a, magic), magic);
+  return hn::IfThenElse(hn::Lt(a, smallest_normal), subnormal, normal);
+}
+
+// `n` values of one group with scale 2^exponent: to the grid and back.
+template <int Bits>
+HWY_INLINE void QuantiseGroup(const float* x, int n, int exponent, float smallest_normal,
+                              float magic, float max_value, float* out) {
+  const hn::RebindToUnsigned<DF> du;
+  const VF inverse = hn::Set(df, std::ldexp(1.0f, -exponent));
+  const VF scale = hn::Set(df, std::ldexp(1.0f, exponent));
+  const VF sign_mask = hn::BitCast(df, hn::Set(du, 0x80000000u));
+  for (int i = 0; i < n; i += kLanes) {
+    const VF y = hn::Mul(hn::LoadU(df, x + i), inverse);
+    const VF rounded = RoundMagnitude<Bits>(hn::AndNot(sign_mask, y), hn::Set(df, smallest_normal),
+                                            hn::Set(df, magic));
+    const VF value = hn::Or(hn::Min(rounded, hn::Set(df, max_value)), hn::And(y, sign_mask));
+    hn::StoreU(hn::Mul(value, scale), df, out + i);
+  }
+}
+
+void QuantiseE4m3Groups(std::span<const float> x, float* out) {
+  constexpr int kGroup = 128;
+  for (size_t begin = 0; begin < x.size(); begin += kGroup, out += kGroup) {
     const float* in = x.data() + begin;
-    // Magnitudes compare as integers, and NaN is then the largest.
-    auto largest = hn::Zero(du);
-    for (int i = 0; i < 128; i += kLanes) {
-      const auto u = hn::BitCast(du, hn::LoadU(df, in + i));
-      largest = hn::Max(largest, hn::And(u, magnitude_mask));
-    }
-    const uint32_t amax_bits = hn::GetLane(hn::MaxOfLanes(du, largest));
-    float amax = 0.0f;
-    std::memcpy(&amax, &amax_bits, sizeof(amax));
-    // Infinities, NaN and what would need a scale beyond the normal range: rare, so scalar.
-    if (amax_bits >= 0x7F000000u) {
-      std::memmove(out, in, 128 * sizeof(float));
-      SimulateE4m3({out, 128}, 128);
+    const uint32_t amax = LargestMagnitude(in, kGroup);
+    if (amax >= kHuge) {
+      std::memmove(out, in, kGroup * sizeof(float));
+      SimulateE4m3({out, kGroup}, kGroup);
       continue;
     }
-    const int e = CeilLog2(std::max(amax, kE4m3AmaxFloor) * (1.0f / kE4m3Max));
-    const VF inverse = hn::Set(df, std::ldexp(1.0f, -e));
-    const VF scale = hn::Set(df, std::ldexp(1.0f, e));
-    const VF sign_mask = hn::BitCast(df, hn::Set(du, 0x80000000u));
-    // Adding and taking away 2^14 rounds to a multiple of 2^-9, the step below 2^-6.
-    const VF magic = hn::Set(df, 0x1p14f);
-    for (int i = 0; i < 128; i += kLanes) {
-      const VF y = hn::Mul(hn::LoadU(df, in + i), inverse);
-      const VF sign = hn::And(y, sign_mask);
-      const VF a = hn::AndNot(sign_mask, y);
-      const auto u = hn::BitCast(du, a);
-      const auto odd = hn::And(hn::ShiftRight<20>(u), hn::Set(du, 1u));
-      const auto sum = hn::Add(hn::Add(u, hn::Set(du, 0x7FFFFu)), odd);
-      const VF normal = hn::BitCast(df, hn::And(sum, hn::Set(du, 0xFFF00000u)));
-      const VF subnormal = hn::Sub(hn::Add(a, magic), magic);
-      const VF rounded = hn::IfThenElse(hn::Lt(a, hn::Set(df, 0x1p-6f)), subnormal, normal);
-      const VF value = hn::Min(rounded, hn::Set(df, kE4m3Max));
-      hn::StoreU(hn::Mul(hn::Or(value, sign), scale), df, out + i);
+    const int e =
+        CeilLog2(std::max(std::bit_cast<float>(amax), kE4m3AmaxFloor) * (1.0f / kE4m3Max));
+    // Steps of 2^-9 below 2^-6, which 2^14 has as its own.
+    QuantiseGroup<3>(in, kGroup, e, 0x1p-6f, 0x1p14f, kE4m3Max, out);
+  }
+}
+
+void QuantiseE2m1Groups(std::span<const float> x, float* out) {
+  constexpr int kGroup = 32;
+  for (size_t begin = 0; begin < x.size(); begin += kGroup, out += kGroup) {
+    const float* in = x.data() + begin;
+    const uint32_t amax = LargestMagnitude(in, kGroup);
+    if (amax >= kHuge) {
+      std::memmove(out, in, kGroup * sizeof(float));
+      SimulateE2m1({out, kGroup}, kGroup);
+      continue;
     }
+    const int e =
+        CeilLog2(std::max(std::bit_cast<float>(amax), kE2m1AmaxFloor) * (1.0f / kE2m1Max));
+    // Steps of 0.5 below 1, which 2^22 has as its own.
+    QuantiseGroup<1>(in, kGroup, e, 1.0f, 0x1p22f, kE2m1Max, out);
   }
 }
 
@@ -115,6 +155,7 @@ namespace fathom::cpu {
 HWY_EXPORT(DecodeRows);
 HWY_EXPORT(DotBlock);
 HWY_EXPORT(QuantiseE4m3Groups);
+HWY_EXPORT(QuantiseE2m1Groups);
 HWY_EXPORT(RoundBf16);
 
 void DecodeRows(const WeightView& weight, int row, int num_rows, float* out) {
@@ -126,6 +167,9 @@ void DotBlock(const float* w, int num_rows, int64_t cols, const float* const* x,
 }
 void QuantiseE4m3Groups(std::span<const float> x, float* out) {
   HWY_DYNAMIC_DISPATCH(QuantiseE4m3Groups)(x, out);
+}
+void QuantiseE2m1Groups(std::span<const float> x, float* out) {
+  HWY_DYNAMIC_DISPATCH(QuantiseE2m1Groups)(x, out);
 }
 void RoundBf16(std::span<const float> x, float* out) { HWY_DYNAMIC_DISPATCH(RoundBf16)(x, out); }
 

@@ -16,7 +16,7 @@ namespace {
 using test::Random;
 
 class CpuKernels : public test::PerTarget {};
-FATHOM_FOR_EACH_TARGET(CpuKernels);
+FATHOM_FOR_TARGETS(CpuKernels, test::AllTargets());
 
 std::vector<uint32_t> Bits(std::span<const float> v) {
   std::vector<uint32_t> bits;
@@ -129,6 +129,34 @@ TEST_P(CpuKernels, ActivationQuantiserIsTheOfficialOne) {
   check(odd);
 }
 
+TEST_P(CpuKernels, IndexQuantiserIsTheOfficialOne) {
+  Random random(8);
+  const auto check = [](std::vector<float> x) {
+    std::vector<float> want = x;
+    SimulateE2m1(want, 32);
+    cpu::QuantiseE2m1Groups(x, x.data());
+    ExpectSameBits(x, want);
+  };
+  for (float scale : {1e-38f, 1e-30f, 1e-3f, 1.0f, 1e20f, 1e37f}) {
+    check(random.Normals(32 * 8, scale));
+    check(random.Bf16s(32 * 8, scale));
+  }
+  // Every halfway case, at every distance from the scale of the group.
+  std::vector<float> halves;
+  for (int e = -4; e <= 4; ++e) {
+    for (int i = 0; i < 32; ++i)
+      halves.push_back(std::ldexp(0.25f * static_cast<float>(i - 16), e));
+    halves.back() = std::ldexp(6.0f, e);
+  }
+  check(halves);
+  check(std::vector<float>(32, -0.0f));
+  std::vector<float> odd = random.Normals(32 * 3);
+  odd[5] = std::numeric_limits<float>::quiet_NaN();
+  odd[40] = std::numeric_limits<float>::infinity();
+  odd[80] = -std::numeric_limits<float>::max();
+  check(odd);
+}
+
 TEST_P(CpuKernels, RoundBf16IsTheScalarOne) {
   Random random(4);
   for (int n : {0, 1, 7, 16, 33, 1000}) {
@@ -226,6 +254,76 @@ TEST_P(CpuKernels, RowOperationsEqualTheReferenceBitForBit) {
       cpu::HadamardRow(got, round);
       EXPECT_EQ(Bits(got), Bits(want)) << "Hadamard of " << width;
     }
+  }
+}
+
+// Tiles of any size, heads and channels that fill no vector, against sums in double.
+TEST_P(CpuKernels, AttentionTilesAddUpToTheSoftmaxOverAllEntries) {
+  Random random(9);
+  constexpr int kEntries = 150;
+  for (const auto& [heads, dim] : {std::pair{1, 16}, {5, 33}, {18, 64}, {4, 128}}) {
+    const std::vector<float> q = random.Normals(int64_t{heads} * dim);
+    const std::vector<float> kv = random.Normals(int64_t{kEntries} * dim);
+    const std::vector<float> sink = random.Normals(heads);
+    const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+    std::vector<float> max(static_cast<size_t>(heads), -std::numeric_limits<float>::infinity());
+    std::vector<float> den(static_cast<size_t>(heads)), out(q.size());
+    const int tiles[] = {1, 64, 15, 16, 17, 2, 35};
+    int at = 0;
+    for (int num : tiles) {
+      cpu::AttendTile(q.data(), heads, dim, kv.data() + int64_t{at} * dim, num, scale, max.data(),
+                      den.data(), out.data());
+      at += num;
+    }
+    ASSERT_EQ(at, kEntries);
+    cpu::FinishAttention(heads, dim, max.data(), den.data(), sink.data(), /*round=*/false,
+                         out.data());
+    for (int h = 0; h < heads; ++h) {
+      std::vector<double> p;
+      double sum = std::exp(static_cast<double>(sink[static_cast<size_t>(h)]));
+      for (int n = 0; n < kEntries; ++n) {
+        double z = 0.0;
+        for (int c = 0; c < dim; ++c) {
+          z += static_cast<double>(q[static_cast<size_t>(h * dim + c)]) *
+               static_cast<double>(kv[static_cast<size_t>(n * dim + c)]);
+        }
+        p.push_back(std::exp(z * static_cast<double>(scale)));
+        sum += p.back();
+      }
+      for (int c = 0; c < dim; ++c) {
+        double want = 0.0;
+        for (int n = 0; n < kEntries; ++n) {
+          want += p[static_cast<size_t>(n)] / sum *
+                  static_cast<double>(kv[static_cast<size_t>(n * dim + c)]);
+        }
+        // Scores of size 5 with fp32 errors of 128 * 2^-24 * 5 each, and values below 5.
+        ASSERT_NEAR(out[static_cast<size_t>(h * dim + c)], want, 2e-5)
+            << heads << " heads, " << dim;
+      }
+    }
+  }
+}
+
+TEST_P(CpuKernels, IndexScoresOfFp4ValuesAreExactBitForBit) {
+  Random random(10);
+  for (const auto& [heads, dim, num] : {std::tuple{1, 32, 1}, {4, 128, 64}, {19, 64, 37}}) {
+    std::vector<float> q = random.Normals(int64_t{heads} * dim);
+    std::vector<float> keys = random.Normals(int64_t{num} * dim);
+    SimulateE2m1(q, 32);
+    SimulateE2m1(keys, 32);
+    const std::vector<float> weights = random.Bf16s(heads);
+    std::vector<float> got(static_cast<size_t>(num)), want(got.size());
+    cpu::IndexScores(q.data(), weights.data(), heads, dim, keys.data(), num, got.data());
+    for (int j = 0; j < num; ++j) {
+      for (int h = 0; h < heads; ++h) {
+        const auto size = static_cast<size_t>(dim);
+        const float dot =
+            reference::Dot(std::span(q).subspan(static_cast<size_t>(h) * size, size),
+                           std::span(keys).subspan(static_cast<size_t>(j) * size, size));
+        want[static_cast<size_t>(j)] += weights[static_cast<size_t>(h)] * std::max(dot, 0.0f);
+      }
+    }
+    ExpectSameBits(got, want);
   }
 }
 

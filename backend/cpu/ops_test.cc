@@ -117,7 +117,7 @@ TestWeight Abs(TestWeight w) {
 }
 
 class CpuOps : public test::PerTarget {};
-FATHOM_FOR_EACH_TARGET(CpuOps);
+FATHOM_FOR_TARGETS(CpuOps, test::FastTargets());
 
 RowsOp LinearOp(std::vector<float>& x, int cols, const WeightView& first, const WeightView& second,
                 bool round) {
