@@ -61,8 +61,11 @@ function(fathom_test name)
   add_executable(${name} ${ARG_SRCS})
   list(TRANSFORM ARG_DEPS PREPEND fathom_)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} ${ARG_LIBS} fathom_options GTest::gmock GTest::gtest_main)
-  target_compile_definitions(${name} PRIVATE FATHOM_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
-    FATHOM_BINARY_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+  # Tests run in the source folder and name files relative to it: nothing about a checkout's place is
+  # compiled in, so caches of compiled files serve all checkouts.
+  file(RELATIVE_PATH bin ${PROJECT_SOURCE_DIR} ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+  target_compile_definitions(${name} PRIVATE FATHOM_SOURCE_DIR="." FATHOM_BINARY_DIR="./${bin}")
   # Names begin with the program, so that `ctest -R` can pick programs.
-  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
+  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
 endfunction()
