@@ -1,6 +1,6 @@
 // Backend: the fused operations that a DeepSeek-V4 forward pass is made of, on one device.
 //
-// The model calls these in a fixed order (model/forward.cc) and never asks which backend it has.
+// The model calls these in a fixed order (model/model.cc) and never asks which backend it has.
 // Each operation's contract is in its header under backend/ops/; the public methods check the
 // arguments and call the backend's own DoX. Operations of one backend are called by one thread at a
 // time. All backends in tree compute on host memory today; TensorViews point into it.

@@ -76,7 +76,7 @@ struct PageFormat {
       case EntryEncoding::kF32:
         return 0;
       case EntryEncoding::kE4m3Rope:
-        return ((dim - rope_dim) / 64 + 7) / 8 * 8;
+        return (int64_t{dim - rope_dim} / 64 + 7) / 8 * 8;
       case EntryEncoding::kE2m1:
         return dim / 32;
     }

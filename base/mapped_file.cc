@@ -85,9 +85,8 @@ void Advise(std::span<const std::byte> bytes, MemoryAdvice advice) {
   }
   // madvise wants a page-aligned start; tensors begin anywhere, so widen to the page that holds it.
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
-  const uintptr_t aligned = begin / page * page;
-  ::madvise(reinterpret_cast<void*>(aligned), bytes.size() + (begin - aligned), flag);
+  const size_t before = reinterpret_cast<uintptr_t>(bytes.data()) % page;
+  ::madvise(const_cast<std::byte*>(bytes.data() - before), bytes.size() + before, flag);
 }
 
 }  // namespace fathom

@@ -112,9 +112,12 @@ class [[nodiscard]] Result {
   do {                                                                                      \
     if (::fathom::Status fathom_status = (expr); !fathom_status.ok()) return fathom_status; \
   } while (false)
+// `lhs` may be a declaration, which takes no parentheses.
+// NOLINTBEGIN(bugprone-macro-parentheses)
 #define FATHOM_ASSIGN_OR_RETURN(lhs, expr) \
   FATHOM_ASSIGN_OR_RETURN_INNER(FATHOM_CONCAT(fathom_result_, __LINE__), lhs, expr)
 #define FATHOM_ASSIGN_OR_RETURN_INNER(result, lhs, expr) \
   auto result = (expr);                                  \
   if (!result.ok()) return result.status();              \
   lhs = std::move(result).value()
+// NOLINTEND(bugprone-macro-parentheses)

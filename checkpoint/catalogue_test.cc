@@ -41,7 +41,7 @@ Totals Sum(const std::vector<ExpectedTensor>& tensors) {
   return sum;
 }
 
-// The published index totals and dtype inventories (model.md 4.5).
+// The index totals and dtype inventories of the official checkpoints.
 TEST(Catalogue, FlashEqualsThePublishedInventory) {
   const ModelConfig flash = Preset("flash.json");
   EXPECT_EQ(Sum(ExpectedTensors(flash)), (Totals{69'187, 159'609'485'896}));

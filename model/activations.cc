@@ -44,7 +44,7 @@ Activations::Activations(const ModelConfig& c, int max_rows) {
     }
   }
   // c4 rows are the widest: two halves of the head.
-  const auto row_width = static_cast<size_t>(2 * std::max(c.head_dim, c.index_head_dim));
+  const auto row_width = size_t{2} * static_cast<size_t>(std::max(c.head_dim, c.index_head_dim));
   kv_rows_.resize(static_cast<size_t>(n) * row_width);
   score_rows_.resize(static_cast<size_t>(n) * row_width);
   anchors_c4.reserve(static_cast<size_t>(n));

@@ -66,8 +66,8 @@ class TextFrontEnd {
  public:
   TextFrontEnd(Tokenizer tokenizer, ChatOptions chat_options);
 
-  // The prompt of a chat request: `messages` and the fields that shape it (chat.md 2.7). Members of
-  // `default_kwargs` (an object or null) come before the server's defaults.
+  // The prompt of a chat request: `messages` and the fields that shape it (chat/chat_request.h).
+  // Members of `default_kwargs` (an object or null) come before the server's defaults.
   MaybeError PrepareChat(const JsonValue& body, const JsonValue& default_kwargs,
                          ChatPrompt* prompt) const;
   [[nodiscard]] Result<std::vector<TokenId>> EncodePrompt(std::string_view text,

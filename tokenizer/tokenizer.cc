@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr int kOfficialVocabSize = 129280;
 
-// The control tokens that prompts and parsers rely on, as published (chat.md 1.5).
+// The control tokens that prompts and parsers rely on, as published.
 constexpr std::pair<TokenId, std::string_view> kOfficialTokens[] = {
     {0, "<｜begin▁of▁sentence｜>"},
     {1, "<｜end▁of▁sentence｜>"},

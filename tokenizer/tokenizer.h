@@ -87,7 +87,7 @@ class Tokenizer {
   [[nodiscard]] int vocab_size() const;
   [[nodiscard]] bool adds_bos_token() const;
   // One line per thing to log at start: control tokens of the official vocabulary (129,280 ids)
-  // that are not where chat.md 1.5 has them.
+  // that are not where that vocabulary has them.
   [[nodiscard]] const std::vector<std::string>& warnings() const;
 
  private:

@@ -21,7 +21,8 @@ constexpr uint64_t kMaxIds = 1u << 20;  // of the official vocabulary: 129,280
 constexpr size_t kMaxAddedTokenBytes = 256;
 constexpr size_t kMaxQuotedBytes = 80;
 
-// chat.md 1.3, with the characters written as escapes where files differ (see CanonicalRegex).
+// The three Split regexes of the published file, with the characters written as escapes where files
+// differ (see CanonicalRegex).
 constexpr std::string_view kSplitRegexes[] = {
     R"(\p{N}{1,3})", "[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+",
     R"re([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+)re"
@@ -134,7 +135,7 @@ Status CheckSplit(const json& step, size_t index) {
   return OkStatus();
 }
 
-// Everything around the model that could change ids: chat.md 1.1 and 1.3.
+// Everything around the model that could change ids.
 Status CheckPipeline(const json& root) {
   for (const char* key : {"truncation", "padding"}) {
     if (Find(root, key) != nullptr) {

@@ -2,7 +2,7 @@
 //
 // Exact numerics are judged sharply; official numerics layer by layer from stored inputs, and end
 // to end only loosely: a rounding that lands on the other side moves later layers
-// (docs/architecture.md).
+// (docs/architecture.md, "Numerics").
 #include "tests/golden/golden.h"
 
 #include <gtest/gtest.h>
@@ -96,7 +96,7 @@ TEST_P(Golden, ExactLogitsAndSelectionsAtEveryLength) {
   }
 }
 
-// Bounds of the reference's README, "How close is close".
+// Bounds: docs/architecture.md, "Numerics".
 TEST_P(Golden, OfficialEachLayerFromItsStoredInput) {
   const std::filesystem::path folder = Folder(GetParam().config);
   FATHOM_REQUIRE_TEST_DATA(folder);
