@@ -20,7 +20,7 @@ namespace fathom {
 namespace {
 
 // Long enough for the serial stretches inside a step, short enough to be kind to other processes.
-constexpr std::chrono::microseconds kSpinTime{100};
+constexpr std::chrono::microseconds kSpinTime{50};
 
 // The loop's state in one word: epoch << 32 | kOpen | kOwnerSleeps | threads inside.
 // A worker enters by adding one to an open state, so the owner that has closed the state and seen

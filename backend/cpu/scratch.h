@@ -69,9 +69,17 @@ struct CpuBackend::Scratch {
 
 template <typename Body>
 void CpuBackend::ForEach(int64_t n, int64_t work, const Body& body) {
-  // About half a microsecond of multiplications: what it costs to start and end a loop.
-  constexpr int64_t kMinWork = 16384;
-  const int64_t chunk = std::max<int64_t>(1, kMinWork / std::max<int64_t>(1, work));
+  // A task is worth half a microsecond or more. A loop of less than about four is not shared at
+  // all: little would be won, and on a busy machine another thread may be taken off its core in the
+  // middle of a task and keep everybody waiting.
+  constexpr int64_t kTaskWork = 16384;
+  constexpr int64_t kSharedWork = 131072;
+  work = std::max<int64_t>(1, work);
+  if (n <= kSharedWork / work) {
+    for (int64_t i = 0; i < n; ++i) body(i, 0);
+    return;
+  }
+  const int64_t chunk = std::max<int64_t>(1, kTaskWork / work);
   pool_.ParallelFor((n + chunk - 1) / chunk, [&](int64_t task, int thread) {
     const int64_t end = std::min(n, (task + 1) * chunk);
     for (int64_t i = task * chunk; i < end; ++i) body(i, thread);
