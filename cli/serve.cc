@@ -79,6 +79,7 @@ int Run(Options& o) {
   if (!loaded.ok()) return Fail(loaded.status());
   o.api.default_temperature = loaded->sampling_defaults.temperature;
   o.api.default_top_p = loaded->sampling_defaults.top_p;
+  o.api.default_top_k = loaded->sampling_defaults.top_k;
   auto server = ApiServer::Start(o.api);
   if (!server.ok()) return Fail(server.status());
   (*server)->Serve(loaded->engine.get(), loaded->front_end.get());

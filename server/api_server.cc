@@ -149,7 +149,7 @@ void ApiServer::Impl::Generate(http::Request request, WriterPtr writer) {
   route.front_end = front_end;
   route.names = &names;
   route.limits = {engine->info().vocab_size, options.max_logprobs, options.default_temperature,
-                  options.default_top_p};
+                  options.default_top_p, options.default_top_k};
   route.reasoning_field = options.reasoning_field;
   route.force_include_usage = options.force_include_usage;
   route.keep_alive_interval = options.keep_alive_interval;

@@ -28,6 +28,7 @@ struct ApiServerOptions {
   ReasoningField reasoning_field = ReasoningField::kBoth;
   double default_temperature = 1.0;  // of the model's generation_config.json
   double default_top_p = 1.0;
+  int default_top_k = 0;  // 0: off
   int max_logprobs = 20;
   bool force_include_usage = false;  // streams end with usage although nobody asked
 

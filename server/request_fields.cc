@@ -42,7 +42,8 @@ void ReadSampling(FieldReader* reader, const RequestLimits& limits, SamplingPara
   sampling->temperature = temperature;
   sampling->top_p = reader->Number("top_p", 0.0, 1.0).value_or(limits.default_top_p);
   if (sampling->top_p == 0.0) reader->Fail("top_p", "must be larger than 0");
-  const int64_t top_k = reader->Int("top_k", -1, std::numeric_limits<int>::max()).value_or(0);
+  const int64_t top_k =
+      reader->Int("top_k", -1, std::numeric_limits<int>::max()).value_or(limits.default_top_k);
   sampling->top_k = static_cast<int>(std::max<int64_t>(top_k, 0));
   sampling->min_p = reader->Number("min_p", 0.0, 1.0).value_or(0.0);
   sampling->presence_penalty = reader->Number("presence_penalty", -2.0, 2.0).value_or(0.0);

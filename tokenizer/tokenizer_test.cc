@@ -16,7 +16,6 @@ namespace {
 using ::fathom::testing::MiniTokenizerJson;
 using ::fathom::testing::ReadText;
 using ::fathom::testing::SourceDir;
-using ::fathom::testing::TestDataDir;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Ids = std::vector<TokenId>;
@@ -199,8 +198,7 @@ TEST(Tokenizer, ThreadsShareOneTokenizer) {
 }
 
 TEST(Tokenizer, NanoCountsEqualThoseOfTheEvaluationPrompts) {
-  const auto path = TestDataDir() / "models/fathom-nano-eval.jsonl";
-  FATHOM_REQUIRE_FILE(path, testing::kGetTestData);
+  const auto path = SourceDir() / "tests/data/fathom-nano-eval.jsonl";
   const Tokenizer nano = Nano();
   EXPECT_TRUE(nano.warnings().empty()) << "the check of ids is for the official vocabulary only";
   std::ifstream file(path);

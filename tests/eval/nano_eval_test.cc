@@ -36,8 +36,7 @@ struct Completion {
 class NanoEval : public testing::Test {
  protected:
   void SetUp() override {
-    const std::filesystem::path file = SharedPath("models/fathom-nano-eval.jsonl");
-    FATHOM_REQUIRE_TEST_DATA(file);
+    const std::filesystem::path file = ProjectPath("tests/data/fathom-nano-eval.jsonl");
     std::ifstream lines(file);
     for (std::string line; std::getline(lines, line);)
       items_.push_back(nlohmann::ordered_json::parse(line));
