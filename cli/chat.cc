@@ -107,7 +107,7 @@ class Conversation {
         if (!reasoning) std::cout << "\n\n";
         shown = delta.kind;
       }
-      std::cout << delta.text << std::flush;
+      if (!(std::cout << delta.text << std::flush)) interrupt.flag().store(true);
     };
     auto outcome = RunRequest(*model_.engine, *model_.front_end, std::move(request), output, print,
                               interrupt.flag());
@@ -132,10 +132,10 @@ int Run(const Options& o) {
   auto loaded = LoadedModel::Load(o.model);
   if (!loaded.ok()) return Fail(loaded.status());
   Conversation conversation(o, *loaded);
-  std::cout << "Chat with " << loaded->directory.filename().string() << ". /help lists commands.\n";
-  while (true) {
-    const InterruptGuard interrupt;
-    std::cout << "\n> " << std::flush;
+  std::cout << "Chat with " << ModelName(loaded->directory) << ". /help lists commands.\n";
+  InterruptGuard interrupt;  // for all turns: between two guards Ctrl-C would end the program
+  while (std::cout << "\n> " << std::flush) {
+    interrupt.Clear();
     std::string line;
     const LineResult result = ReadLine(line);
     if (result == LineResult::kEnd) break;

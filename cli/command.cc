@@ -1,9 +1,14 @@
 #include "cli/command.h"
 
+#include <cerrno>
+#include <cfloat>
 #include <cstdio>
-#include <fstream>
+#include <cstring>
 #include <iostream>
-#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/arguments.h"
 
 namespace fathom::cli {
 
@@ -30,31 +35,38 @@ void AddModelOptions(CLI::App& command, ModelOptions& o) {
       ->check(CLI::Range(1, 1024));
   command
       .add_option("--max-model-len", o.max_model_len,
-                  "Longest prompt plus answer, in tokens (default: the model's limit)")
-      ->check(CLI::Range(int64_t{1}, int64_t{INT32_MAX}));
+                  "Longest prompt plus answer, in tokens; 8k is 8000, 8K is 8192 (default: the "
+                  "model's limit)")
+      ->transform(Count(1, INT32_MAX));
   command
       .add_option("--max-num-batched-tokens", o.max_batched_tokens,
                   "Prompt tokens computed in one step; changes speed and memory, never results")
-      ->check(CLI::Range(1, 65536))
+      ->transform(Count(1, 65536))
       ->capture_default_str();
 }
 
 void AddSamplingOptions(CLI::App& command, SamplingOptions& o) {
   const char* group = "Sampling (defaults: the model's generation_config.json)";
-  command.add_option("--temperature", o.temperature, "0 takes the most likely token each time")
-      ->group(group);
-  command
-      .add_option("--top-p", o.top_p, "Draw from the likeliest tokens that hold this probability")
-      ->group(group);
-  command.add_option("--top-k", o.top_k, "Draw from this many likeliest tokens; 0 is off")
-      ->group(group);
-  command.add_option("--min-p", o.min_p, "Drop tokens less likely than this share of the best one")
-      ->group(group);
-  command.add_option("--presence-penalty", o.presence_penalty, "-2 to 2")->group(group);
-  command.add_option("--frequency-penalty", o.frequency_penalty, "-2 to 2")->group(group);
-  command.add_option("--repetition-penalty", o.repetition_penalty, "Above 0; 1 is off")
-      ->group(group);
-  command.add_option("--seed", o.seed, "Same seed, same answer")->group(group);
+  const auto add = [&](const char* name, auto& value, const char* help,
+                       const CLI::Validator& validator) {
+    command.add_option(name, value, help)->check(validator)->group(group);
+  };
+  add("--temperature", o.temperature, "0 takes the most likely token each time",
+      RealNumber(0.0, DBL_MAX, true, "0 or more"));
+  add("--top-p", o.top_p, "Draw from the likeliest tokens that hold this probability",
+      RealNumber(0.0, 1.0, false, "above 0, at most 1"));
+  add("--top-k", o.top_k, "Draw from this many likeliest tokens; 0 is off",
+      CLI::Range(0, INT32_MAX));
+  add("--min-p", o.min_p, "Drop tokens less likely than this share of the best one",
+      RealNumber(0.0, 1.0, true, "from 0 to 1"));
+  add("--presence-penalty", o.presence_penalty, "For tokens that the answer already has",
+      RealNumber(-2.0, 2.0, true, "from -2 to 2"));
+  add("--frequency-penalty", o.frequency_penalty, "For each time that the answer has the token",
+      RealNumber(-2.0, 2.0, true, "from -2 to 2"));
+  add("--repetition-penalty", o.repetition_penalty,
+      "For tokens that prompt or answer already have; 1 is off",
+      RealNumber(0.0, DBL_MAX, false, "above 0"));
+  add("--seed", o.seed, "Same seed, same answer", WholeNumber());
 }
 
 SamplingParams ToSamplingParams(const SamplingOptions& o, const SamplingParams& defaults) {
@@ -77,13 +89,43 @@ void AddThinkingOption(CLI::App& command, std::string& thinking) {
 }
 
 Result<std::string> ReadInput(const std::string& path) {
-  if (path == "-") {
-    return std::string(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
+  // Not std::ifstream: it opens directories and then throws, and it forgets why it failed.
+  constexpr size_t kMaxBytes = size_t{1} << 30;
+  const bool is_stdin = path == "-";
+  const std::string name = is_stdin ? "standard input" : path;
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> opened(
+      is_stdin ? nullptr : std::fopen(path.c_str(), "rb"),
+      [](std::FILE* file) { return file == nullptr ? 0 : std::fclose(file); });
+  std::FILE* file = is_stdin ? stdin : opened.get();
+  if (file == nullptr) return NotFound(name + ": " + std::strerror(errno));
+  std::string text;
+  char part[1 << 14];
+  while (const size_t n = std::fread(part, 1, sizeof(part), file)) {
+    text.append(part, n);
+    if (text.size() > kMaxBytes) {
+      return InvalidArgument(name + ": longer than " + std::to_string(kMaxBytes) + " bytes");
+    }
   }
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file.good() && !file.eof()) return NotFound(path + ": cannot be read");
+  if (std::ferror(file) != 0) return Unavailable(name + ": " + std::strerror(errno));
   return text;
+}
+
+Result<std::vector<TokenId>> ParseTokenIds(std::string_view text, int vocab_size) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_array()) return InvalidArgument("expected a JSON array of token ids");
+  std::vector<TokenId> ids;
+  ids.reserve(json.size());
+  for (const auto& id : json) {
+    // A value that is no number is not printed: it may be long, or nested deeper than a stack is.
+    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocab_size) {
+      return InvalidArgument(
+          "entry " + std::to_string(ids.size()) + ": " +
+          (id.is_number() ? id.dump() : "a value of type " + std::string(id.type_name())) +
+          " is not a token id below " + std::to_string(vocab_size));
+    }
+    ids.push_back(id.get<TokenId>());
+  }
+  return ids;
 }
 
 }  // namespace fathom::cli

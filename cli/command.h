@@ -7,9 +7,11 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
+#include "base/types.h"
 #include "engine/request.h"
 
 namespace fathom::cli {
@@ -58,5 +60,8 @@ void AddThinkingOption(CLI::App& command, std::string& thinking);
 
 // The whole of a file, or of standard input for "-".
 Result<std::string> ReadInput(const std::string& path);
+
+// A JSON array of token ids of a vocabulary.
+Result<std::vector<TokenId>> ParseTokenIds(std::string_view json, int vocab_size);
 
 }  // namespace fathom::cli

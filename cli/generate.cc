@@ -138,7 +138,7 @@ int Run(const Options& o) {
   output.start = prompt->start;
   output.stop = o.stop;
 
-  const InterruptGuard interrupt;
+  InterruptGuard interrupt;
   OutputState shown = OutputState::kContent;
   const auto print = [&](const OutputDelta& delta) {
     if (o.json) return;
@@ -148,7 +148,8 @@ int Run(const Options& o) {
       if (!to_reasoning) std::cout << "\n\n";
       shown = delta.kind;
     }
-    std::cout << delta.text << std::flush;
+    // Nobody reads on (fathom generate | head): no use in going on.
+    if (!(std::cout << delta.text << std::flush)) interrupt.flag().store(true);
   };
   auto outcome =
       RunRequest(*loaded->engine, front_end, std::move(request), output, print, interrupt.flag());
@@ -189,7 +190,8 @@ void AddGenerateCommand(CLI::App& app, Action& action) {
       ->check(CLI::Range(int64_t{0}, int64_t{INT32_MAX}));
   command->add_flag("--ignore-eos", o->ignore_eos, "Go on after the end token");
   command->add_option("--stop", o->stop,
-                      "End the answer at this text (may be given several times)");
+                      "End the answer at this text (may be given several times)")
+      ->allow_extra_args(false);  // the prompt may follow
   command
       ->add_option("--logprobs", o->logprobs,
                    "With --json: log-probabilities of this many likeliest tokens")

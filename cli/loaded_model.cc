@@ -36,6 +36,13 @@ Result<std::filesystem::path> ResolveModel(const std::string& model) {
   return NotFound("the bundled model is not at " + looked + "; name a model with --model");
 }
 
+std::string ModelName(const std::filesystem::path& directory) {
+  std::error_code error;
+  std::filesystem::path path = std::filesystem::absolute(directory, error).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  return path.filename().string();
+}
+
 Result<LoadedModel> LoadedModel::Load(const ModelOptions& options,
                                       const ChatDefaults& chat_defaults) {
   const auto start = std::chrono::steady_clock::now();
@@ -74,8 +81,7 @@ Result<LoadedModel> LoadedModel::Load(const ModelOptions& options,
       loaded.engine, LocalEngine::Create(std::move(checkpoint), std::move(eos), engine_options));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   spdlog::info("loaded {}: {:.1f} MB of weights mapped from {} file(s), backend {}, {:.2f} s",
-               loaded.directory.filename().string(), megabytes, files, options.backend,
-               took.count());
+               ModelName(loaded.directory), megabytes, files, options.backend, took.count());
   return loaded;
 }
 

@@ -18,6 +18,9 @@ namespace fathom::cli {
 // the source tree that built it. kNotFound says where it looked.
 Result<std::filesystem::path> ResolveModel(const std::string& model);
 
+// The last part of its path, whatever the spelling ("models/nano/", ".").
+std::string ModelName(const std::filesystem::path& directory);
+
 struct LoadedModel {
   std::filesystem::path directory;
   std::unique_ptr<LocalEngine> engine;

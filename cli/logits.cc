@@ -6,7 +6,6 @@
 #include <chrono>
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
@@ -26,18 +25,9 @@ struct Options {
 
 Result<std::vector<TokenId>> ReadIds(const std::string& path, int vocab_size) {
   FATHOM_ASSIGN_OR_RETURN(const std::string text, ReadInput(path));
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_array() || json.empty()) {
-    return InvalidArgument(path + ": expected a JSON array of at least one token id");
-  }
-  std::vector<TokenId> ids;
-  for (const auto& id : json) {
-    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocab_size) {
-      return InvalidArgument(path + ": " + id.dump() + " is not a token id below " +
-                             std::to_string(vocab_size));
-    }
-    ids.push_back(id.get<TokenId>());
-  }
+  auto ids = ParseTokenIds(text, vocab_size);
+  if (!ids.ok()) return InvalidArgument(path + ": " + ids.status().message());
+  if (ids->empty()) return InvalidArgument(path + ": expected at least one token id");
   return ids;
 }
 

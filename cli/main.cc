@@ -2,11 +2,31 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <csignal>
 #include <iostream>
+#include <utility>
 
+#include "cli/arguments.h"
 #include "cli/command.h"
 #include "cli/version.h"
+
+namespace {
+
+std::string UsageMessage(const CLI::App* app, const CLI::Error& error) {
+  const auto commands = app->get_subcommands();
+  const std::string command = commands.empty() ? "" : " " + commands.front()->get_name();
+  return "fathom: " + std::string(error.what()) + "\nRun 'fathom" + command +
+         " --help' for what it takes.\n";
+}
+
+void AddLogLevelOption(CLI::App& command, std::string& log_level) {
+  command.add_option("--log-level", log_level, "What to log to standard error")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}))
+      ->capture_default_str();
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace fathom::cli;  // NOLINT(google-build-using-namespace): this is the program itself
@@ -19,13 +39,9 @@ int main(int argc, char** argv) {
 
   CLI::App app("fathom: DeepSeek-V4 inference without Python", "fathom");
   app.set_version_flag("--version", std::string("fathom ") + kVersion);
-  std::string log_level = "warning";
-  app.add_option("--log-level", log_level, "What to log to standard error")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}))
-      ->capture_default_str();
   app.require_subcommand(1);
-  app.fallthrough();
   app.set_help_all_flag("--help-all", "Help of all commands");
+  app.failure_message(UsageMessage);
 
   Action action;
   AddGenerateCommand(app, action);
@@ -34,12 +50,30 @@ int main(int argc, char** argv) {
   AddTokenizeCommand(app, action);
   AddTemplateCommand(app, action);
   AddLogitsCommand(app, action);
+  std::string log_level = "warning";
+  AddLogLevelOption(app, log_level);
+  for (CLI::App* command : app.get_subcommands(nullptr)) AddLogLevelOption(*command, log_level);
+
+  if (argc < 2) {
+    std::cerr << app.help();
+    return kExitUsage;
+  }
+  auto arguments = NormalizeArguments(app, std::vector<std::string>(argv + 1, argv + argc));
+  if (!arguments.ok()) {
+    std::cerr << "fathom: " << arguments.status().message() << "\n";
+    return kExitUsage;
+  }
   try {
-    app.parse(argc, argv);
+    std::reverse(arguments->begin(), arguments->end());  // the parser takes them from the back
+    app.parse(std::move(*arguments));
   } catch (const CLI::ParseError& error) {
     // 0 for --help and --version; every mistake in the arguments is one status.
     return app.exit(error) == 0 ? 0 : kExitUsage;
   }
   spdlog::set_level(spdlog::level::from_str(log_level));
-  return action();
+  const int status = action();
+  // A full disk or a pipe that closed must not look like success.
+  if (!std::cout.flush() && status == 0)
+    return Fail(fathom::Unavailable("cannot write standard output"));
+  return status;
 }

@@ -67,12 +67,7 @@ int Run(Options& o) {
   o.api.version = kVersion;
   auto directory = ResolveModel(o.model.model);
   if (!directory.ok()) return Fail(directory.status());
-  if (o.api.served_model_names.empty()) {
-    // "models/fathom-nano/" has an empty last part.
-    const std::filesystem::path name =
-        directory->has_filename() ? directory->filename() : directory->parent_path().filename();
-    o.api.served_model_names.push_back(name.string());
-  }
+  if (o.api.served_model_names.empty()) o.api.served_model_names = {ModelName(*directory)};
 
   // Model first: what is wrong with it should be said before a port is taken.
   auto loaded = LoadedModel::Load(o.model, chat_defaults);
@@ -86,6 +81,7 @@ int Run(Options& o) {
   std::cout << "fathom serves " << o.api.served_model_names.front() << " at http://"
             << (*server)->address() << ":" << (*server)->port() << "/v1 (Ctrl-C stops)"
             << std::endl;
+  std::cout.clear();  // a closed standard output is no reason to fail at the end
 
   signals.Wait();
   spdlog::info("shutting down; requests may finish within {} s, a second signal ends at once",
@@ -95,6 +91,17 @@ int Run(Options& o) {
   // The server uses the engine, so it goes first.
   server->reset();
   return 0;
+}
+
+// Whether `parse` takes the value, so that a bad one is a mistake in the arguments.
+template <typename Parse>
+CLI::Validator Parses(Parse parse) {
+  return CLI::Validator(
+      [parse](const std::string& text) -> std::string {
+        const auto parsed = parse(text);
+        return parsed.ok() ? "" : parsed.status().message();
+      },
+      "");
 }
 
 }  // namespace
@@ -111,14 +118,21 @@ void AddServeCommand(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->add_option("--served-model-name", o->api.served_model_names,
                       "Name (or names) of the model in the API (default: the directory's name)");
-  command->add_option("--model-alias", o->aliases,
-                      "NAME or NAME={...}: another name, with default chat_template_kwargs");
+  command
+      ->add_option("--model-alias", o->aliases,
+                   "NAME or NAME={...}: another name, with default chat_template_kwargs (may be "
+                   "given several times)")
+      ->allow_extra_args(false)
+      ->check(Parses(ModelNames::ParseAlias));
   command
       ->add_option("--api-key", o->api.api_keys,
                    "Key that clients must send (may be given several times)")
+      ->allow_extra_args(false)  // a model directory may follow; it must not become a key
       ->envname("VLLM_API_KEY");
-  command->add_option("--default-chat-template-kwargs", o->chat_defaults,
-                      "JSON: what chat requests get that say nothing, e.g. {\"thinking\": false}");
+  command
+      ->add_option("--default-chat-template-kwargs", o->chat_defaults,
+                   "JSON: what chat requests get that say nothing, e.g. {\"thinking\": false}")
+      ->check(Parses(ParseChatDefaults));
   command->add_option("--reasoning-field", o->reasoning_field, "Name of the reasoning in answers")
       ->check(CLI::IsMember({"both", "reasoning", "reasoning_content"}))
       ->capture_default_str();
@@ -127,9 +141,10 @@ void AddServeCommand(CLI::App& app, Action& action) {
                    "Largest top_logprobs that a request may ask for")
       ->check(CLI::Range(0, 1000))
       ->capture_default_str();
-  command->add_flag("--enable-force-include-usage", o->api.force_include_usage,
-                    "End every stream with usage, asked for or not");
+  command->add_flag("--enable-force-include-usage,!--no-enable-force-include-usage",
+                    o->api.force_include_usage, "End every stream with usage, asked for or not");
   command->add_option("--max-body-bytes", o->api.max_body_bytes, "Largest request body")
+      ->check(CLI::Range(size_t{1}, size_t{1} << 40))
       ->capture_default_str();
   command
       ->add_option("--shutdown-timeout", o->shutdown_timeout_s,

@@ -34,6 +34,8 @@ InterruptGuard::~InterruptGuard() { sigaction(SIGINT, &g_previous, nullptr); }
 
 std::atomic<bool>& InterruptGuard::flag() const { return g_interrupted; }
 
+void InterruptGuard::Clear() { g_interrupted.store(false); }
+
 LineResult ReadLine(std::string& line) {
   // Not std::getline: it hides an interrupted read, and a failed stream would have to be revived.
   line.clear();

@@ -19,6 +19,8 @@ class InterruptGuard {
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
   [[nodiscard]] std::atomic<bool>& flag() const;
+  // Forgets earlier signals.
+  void Clear();
 };
 
 enum class LineResult { kLine, kInterrupted, kEnd };

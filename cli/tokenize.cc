@@ -19,21 +19,6 @@ struct Options {
   bool ignore_added = false;
 };
 
-Result<std::vector<TokenId>> ParseIds(const std::string& text, const Tokenizer& tokenizer) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_array()) return InvalidArgument("--decode takes a JSON array of token ids");
-  std::vector<TokenId> ids;
-  for (const auto& id : json) {
-    if (!id.is_number_integer() || id.get<int64_t>() < 0 ||
-        id.get<int64_t>() >= tokenizer.vocab_size()) {
-      return InvalidArgument(id.dump() + " is not a token id below " +
-                             std::to_string(tokenizer.vocab_size()));
-    }
-    ids.push_back(id.get<TokenId>());
-  }
-  return ids;
-}
-
 int Run(const Options& o) {
   auto directory = ResolveModel(o.model);
   if (!directory.ok()) return Fail(directory.status());
@@ -46,7 +31,7 @@ int Run(const Options& o) {
     text = std::move(read).value();
   }
   if (o.decode) {
-    auto ids = ParseIds(text, *tokenizer);
+    auto ids = ParseTokenIds(text, tokenizer->vocab_size());
     if (!ids.ok()) return Fail(ids.status());
     std::cout << tokenizer->DecodeBytes(*ids, SpecialTokens::kKeep) << "\n";
     return 0;

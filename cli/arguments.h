@@ -1,0 +1,33 @@
+// The command line before it is parsed, with the spelling rules that people know from `vllm serve`,
+// and values that several commands read.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace fathom::cli {
+
+// The arguments as the parser takes them: `_` in long names turned into `-`, "--name=value" in two
+// parts (the parser reads an empty value as none). Values are left alone. kInvalidArgument for a
+// command or a long name that does not exist; the message names the closest one.
+Result<std::vector<std::string>> NormalizeArguments(const CLI::App& app,
+                                                    const std::vector<std::string>& arguments);
+
+// The candidate with the fewest edits from `word`; empty when none is close enough to be meant.
+std::string ClosestName(std::string_view word, const std::vector<std::string>& candidates);
+
+// "4096", "8k" (8000), "8K" (8192); k, m, g are decimal, K, M, G binary.
+Result<int64_t> ParseCount(std::string_view text);
+
+// Refuse what is no number at all, NaN and what is out of range; for CLI::Option::check.
+CLI::Validator RealNumber(double min, double max, bool min_allowed, const std::string& range);
+CLI::Validator WholeNumber();
+// Turns a count with suffix into digits, for CLI::Option::transform.
+CLI::Validator Count(int64_t min, int64_t max);
+
+}  // namespace fathom::cli
