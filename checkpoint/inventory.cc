@@ -1,5 +1,6 @@
 #include "checkpoint/inventory.h"
 
+#include <algorithm>
 #include <string>
 
 #include "checkpoint/catalogue.h"
@@ -21,8 +22,17 @@ uint64_t Parameters(const ExpectedTensor& tensor) {
   }
 }
 
-// Adds tensors to the parts that they belong to. The catalogue lists one routed expert per layer,
-// because all are alike: with every expert listed, a config alone could ask for gigabytes of names.
+// The catalogue lists one routed expert per layer here, because all are alike: with every expert
+// listed, a config alone could ask for gigabytes of names.
+constexpr int kListedExperts = 1;
+
+// How many tensors of the model a listed one stands for.
+uint64_t Copies(const ModelConfig& config, const ExpectedTensor& tensor) {
+  return PartOf(tensor.name) == Part::kRoutedExperts ? static_cast<uint64_t>(config.num_experts)
+                                                     : 1;
+}
+
+// Adds tensors to the parts that they belong to.
 class Counter {
  public:
   explicit Counter(const ModelConfig& config) : config_(config), parts_(kNumParts) {
@@ -33,11 +43,10 @@ class Counter {
 
   void AddMain(const ExpectedTensor& tensor) {
     PartBytes& part = PartFor(tensor);
-    uint64_t copies = 1;
+    const uint64_t copies = Copies(config_, tensor);
     uint64_t bytes_read = tensor.bytes();
     uint64_t active = Parameters(tensor);
     if (part.part == Part::kRoutedExperts) {
-      copies = static_cast<uint64_t>(config_.num_experts);
       bytes_read *= static_cast<uint64_t>(config_.num_experts_per_token);
       active *= static_cast<uint64_t>(config_.num_experts_per_token);
     } else if (part.part == Part::kEmbedding || IsHashTable(tensor)) {
@@ -50,8 +59,7 @@ class Counter {
   }
   void AddMtp(const ExpectedTensor& tensor) {
     PartBytes& part = PartFor(tensor);
-    const uint64_t copies =
-        part.part == Part::kRoutedExperts ? static_cast<uint64_t>(config_.num_experts) : 1;
+    const uint64_t copies = Copies(config_, tensor);
     part.mtp_bytes += copies * tensor.bytes();
     part.mtp_parameters += copies * Parameters(tensor);
   }
@@ -99,11 +107,11 @@ Part PartOf(std::string_view native_name) {
 
 std::vector<PartBytes> InventoryOf(const ModelConfig& config) {
   Counter counter(config);
-  for (const ExpectedTensor& tensor : ExpectedMainTensors(config, /*max_experts=*/1)) {
+  for (const ExpectedTensor& tensor : ExpectedMainTensors(config, kListedExperts)) {
     counter.AddMain(tensor);
   }
   for (int block = 0; block < static_cast<int>(config.mtp_compress_ratios.size()); ++block) {
-    for (const ExpectedTensor& tensor : ExpectedMtpTensors(config, block, /*max_experts=*/1)) {
+    for (const ExpectedTensor& tensor : ExpectedMtpTensors(config, block, kListedExperts)) {
       counter.AddMtp(tensor);
     }
   }
@@ -123,11 +131,52 @@ PartBytes Total(const std::vector<PartBytes>& parts) {
   return sum;
 }
 
+std::vector<DTypeTotal> DTypesOf(const ModelConfig& config) {
+  std::vector<DTypeTotal> totals;
+  const auto add = [&](const std::vector<ExpectedTensor>& tensors) {
+    for (const ExpectedTensor& tensor : tensors) {
+      auto total = std::find_if(totals.begin(), totals.end(),
+                                [&](const DTypeTotal& t) { return t.dtype == tensor.dtype; });
+      if (total == totals.end()) total = totals.insert(total, DTypeTotal{tensor.dtype, 0, 0});
+      total->num_tensors += Copies(config, tensor);
+      total->bytes += Copies(config, tensor) * tensor.bytes();
+    }
+  };
+  add(ExpectedMainTensors(config, kListedExperts));
+  for (int block = 0; block < static_cast<int>(config.mtp_compress_ratios.size()); ++block) {
+    add(ExpectedMtpTensors(config, block, kListedExperts));
+  }
+  std::sort(totals.begin(), totals.end(),
+            [](const DTypeTotal& a, const DTypeTotal& b) { return a.bytes > b.bytes; });
+  return totals;
+}
+
+std::string CompactLayers(const std::vector<int>& layers) {
+  // Length of the run from `first` whose numbers grow by `step`.
+  const auto run = [&layers](size_t first, int step) {
+    size_t last = first;
+    while (last + 1 < layers.size() && layers[last + 1] == layers[last] + step) ++last;
+    return last - first + 1;
+  };
+  std::string text;
+  for (size_t i = 0; i < layers.size();) {
+    if (!text.empty()) text += ", ";
+    size_t length = run(i, 1);
+    if (length == 1 && run(i, 2) >= 3) {
+      length = run(i, 2);
+      text += layers[i] % 2 == 0 ? "even " : "odd ";
+    }
+    text += std::to_string(layers[i]);
+    if (length > 1) text += "-" + std::to_string(layers[i + length - 1]);
+    i += length;
+  }
+  return text;
+}
+
 uint64_t LayerBytes(const ModelConfig& config, int layer) {
   uint64_t bytes = 0;
-  for (const ExpectedTensor& tensor : ExpectedLayerTensors(config, layer, /*max_experts=*/1)) {
-    const bool expert = PartOf(tensor.name) == Part::kRoutedExperts;
-    bytes += tensor.bytes() * (expert ? static_cast<uint64_t>(config.num_experts) : 1);
+  for (const ExpectedTensor& tensor : ExpectedLayerTensors(config, layer, kListedExperts)) {
+    bytes += tensor.bytes() * Copies(config, tensor);
   }
   return bytes;
 }

@@ -7,9 +7,11 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/dtype.h"
 #include "checkpoint/config.h"
 
 namespace fathom {
@@ -54,6 +56,18 @@ std::vector<PartBytes> InventoryOf(const ModelConfig& config);
 
 // Sums over the entries; `part` of the result has no meaning.
 PartBytes Total(const std::vector<PartBytes>& parts);
+
+struct DTypeTotal {
+  DType dtype = DType::kF32;
+  uint64_t num_tensors = 0;
+  uint64_t bytes = 0;
+};
+
+// Tensors of the main layers and the MTP blocks by element type, largest first.
+std::vector<DTypeTotal> DTypesOf(const ModelConfig& config);
+
+// "0-1, odd 3-41": ascending layer numbers as runs.
+std::string CompactLayers(const std::vector<int>& layers);
 
 // Bytes of one main layer, as stored.
 uint64_t LayerBytes(const ModelConfig& config, int layer);

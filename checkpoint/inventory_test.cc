@@ -88,6 +88,33 @@ TEST(Inventory, LayersEqualThePublishedOnes) {
   EXPECT_EQ(LayerBytes(pro, 60), 13'903'542'296u);
 }
 
+TEST(Inventory, DTypesEqualTheCatalogue) {
+  for (const char* name : {"flash.json", "pro.json"}) {
+    std::map<DType, std::pair<uint64_t, uint64_t>> expected;
+    for (const ExpectedTensor& tensor : ExpectedTensors(Preset(name))) {
+      ++expected[tensor.dtype].first;
+      expected[tensor.dtype].second += tensor.bytes();
+    }
+    std::map<DType, std::pair<uint64_t, uint64_t>> counted;
+    for (const DTypeTotal& total : DTypesOf(Preset(name))) {
+      counted[total.dtype] = {total.num_tensors, total.bytes};
+    }
+    EXPECT_EQ(counted, expected);
+  }
+}
+
+TEST(CompactLayers, WritesRunsOfAllAndOfEveryOtherLayer) {
+  EXPECT_EQ(CompactLayers({}), "");
+  EXPECT_EQ(CompactLayers({7}), "7");
+  EXPECT_EQ(CompactLayers({0, 1}), "0-1");
+  EXPECT_EQ(CompactLayers({0, 1, 3, 5, 7}), "0-1, odd 3-7");
+  EXPECT_EQ(CompactLayers({2, 4, 6, 8}), "even 2-8");
+  EXPECT_EQ(CompactLayers({2, 4}), "2, 4");
+  EXPECT_EQ(CompactLayers({1, 4, 5, 6, 9}), "1, 4-6, 9");
+  // Step 1 wins over step 2 where both begin.
+  EXPECT_EQ(CompactLayers({2, 4, 6, 7, 8}), "even 2-6, 7-8");
+}
+
 // Another geometry, counted tensor by tensor.
 TEST(Inventory, IsTheSumOfTheCatalogue) {
   const ModelConfig tiny = Config(TinyA() / "config.json");
