@@ -132,7 +132,7 @@ int Run(const Options& o) {
   auto loaded = LoadedModel::Load(o.model);
   if (!loaded.ok()) return Fail(loaded.status());
   Conversation conversation(o, *loaded);
-  std::cout << "Chat with " << loaded->directory.filename().string() << ". /help lists commands.\n";
+  std::cout << "Chat with " << loaded->name << ". /help lists commands.\n";
   while (true) {
     const InterruptGuard interrupt;
     std::cout << "\n> " << std::flush;

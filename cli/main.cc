@@ -5,6 +5,7 @@
 #include <csignal>
 #include <iostream>
 
+#include "base/fault_guard.h"
 #include "cli/command.h"
 #include "cli/version.h"
 
@@ -12,6 +13,8 @@ int main(int argc, char** argv) {
   using namespace fathom::cli;  // NOLINT(google-build-using-namespace): this is the program itself
   // Writing to a pipe that closed is an error of one write, not the end of the process.
   std::signal(SIGPIPE, SIG_IGN);
+  // Weights are mapped files; one that is truncated under us is an error of what reads it.
+  fathom::InstallFaultGuard();
   // Logs go to standard error: standard output belongs to answers.
   auto logger = spdlog::stderr_color_mt("fathom");
   logger->set_pattern("%Y-%m-%d %H:%M:%S %^%l%$ %v");
@@ -34,6 +37,7 @@ int main(int argc, char** argv) {
   AddTokenizeCommand(app, action);
   AddTemplateCommand(app, action);
   AddLogitsCommand(app, action);
+  AddInspectCommand(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
