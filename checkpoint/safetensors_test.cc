@@ -5,7 +5,9 @@
 
 #include <array>
 #include <cstring>
+#include <fstream>
 #include <limits>
+#include <system_error>
 
 #include "checkpoint/test_data.h"
 
@@ -50,6 +52,35 @@ TEST_F(SafetensorsTest, WhatIsWrittenIsReadBack) {
   }
   EXPECT_EQ(file->Find("d"), nullptr);
   EXPECT_EQ(file->tensors()[0].name, "a");  // in order of name
+}
+
+// A sparse file; sizes and offsets that no 32-bit or 40-bit number holds.
+TEST_F(SafetensorsTest, TensorsBeyond2To32And2To40AreFound) {
+  std::string header =
+      R"({"a":{"dtype":"I8","shape":[4294967304],"data_offsets":[0,4294967304]},)"
+      R"("b":{"dtype":"I8","shape":[1024,1069547520],"data_offsets":[4294967304,1099511627784]},)"
+      R"("c":{"dtype":"I64","shape":[1],"data_offsets":[1099511627784,1099511627792]}})";
+  header.append((8 - header.size() % 8) % 8, ' ');
+  std::string text(8, '\0');
+  const uint64_t length = header.size();
+  std::memcpy(text.data(), &length, sizeof length);
+  WriteText(path_, text + header);
+  std::error_code error;
+  std::filesystem::resize_file(path_, 8 + header.size() + 1'099'511'627'792, error);
+  if (error) GTEST_SKIP() << "no files of 1 TiB here: " << error.message();
+  std::fstream out(path_, std::ios::binary | std::ios::in | std::ios::out);
+  out.seekp(-8, std::ios::end);
+  out.write("\x2a\0\0\0\0\0\0\0", 8);
+  out.close();
+  ASSERT_TRUE(out);
+  auto file = SafetensorsFile::Open(path_);
+  ASSERT_TRUE(file.ok()) << file.status().ToString();
+  EXPECT_EQ(file->Find("a")->data.size(), 4'294'967'304u);
+  EXPECT_EQ(file->Find("b")->data.size(), 1024 * uint64_t{1'069'547'520});
+  EXPECT_EQ(static_cast<int>(file->Find("b")->data.back()), 0);
+  int64_t value = 0;
+  std::memcpy(&value, file->Find("c")->data.data(), sizeof value);
+  EXPECT_EQ(value, 42);
 }
 
 TEST_F(SafetensorsTest, NoTensorsIsAValidFile) {

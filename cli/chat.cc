@@ -132,7 +132,7 @@ int Run(const Options& o) {
   auto loaded = LoadedModel::Load(o.model);
   if (!loaded.ok()) return Fail(loaded.status());
   Conversation conversation(o, *loaded);
-  std::cout << "Chat with " << ModelName(loaded->directory) << ". /help lists commands.\n";
+  std::cout << "Chat with " << loaded->name << ". /help lists commands.\n";
   InterruptGuard interrupt;  // for all turns: between two guards Ctrl-C would end the program
   while (std::cout << "\n> " << std::flush) {
     interrupt.Clear();

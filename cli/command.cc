@@ -20,8 +20,9 @@ int Fail(const Status& status) {
 void AddModelOption(CLI::App& command, std::string& model) {
   command
       .add_option("-m,--model", model,
-                  "Model directory in the official layout (default: the bundled fathom-nano)")
-      ->type_name("DIR");
+                  "Directory in the official layout, or org/name[@revision] in the local Hugging "
+                  "Face cache (default: the bundled fathom-nano)")
+      ->type_name("MODEL");
 }
 
 void AddModelOptions(CLI::App& command, ModelOptions& o) {

@@ -16,13 +16,10 @@ constexpr const char* kBundledModel = "fathom-nano";
 
 }  // namespace
 
-Result<std::filesystem::path> ResolveModel(const std::string& model) {
+Result<ModelLocation> FindModel(const std::string& model, ModelNeed need) {
   namespace fs = std::filesystem;
+  if (!model.empty()) return LocateModel(model, need, HubCacheFromEnvironment());
   std::error_code error;
-  if (!model.empty()) {
-    if (fs::is_directory(model, error)) return fs::path(model);
-    return NotFound("model '" + model + "': no such directory");
-  }
   // Installed: PREFIX/bin/fathom and PREFIX/share/fathom/models. Built:
   // SOURCE/build/PRESET/bin/fathom.
   const fs::path bin = fs::read_symlink("/proc/self/exe", error).parent_path();
@@ -30,24 +27,24 @@ Result<std::filesystem::path> ResolveModel(const std::string& model) {
   for (const fs::path& models : {bin.parent_path() / "share" / "fathom" / "models",
                                  bin.parent_path().parent_path().parent_path() / "models"}) {
     fs::path candidate = models / kBundledModel;
-    if (fs::is_directory(candidate, error)) return candidate;
+    if (fs::is_directory(candidate, error)) return LocateModel(candidate.string(), need, {});
     looked += (looked.empty() ? "" : " or ") + candidate.string();
   }
   return NotFound("the bundled model is not at " + looked + "; name a model with --model");
 }
 
-std::string ModelName(const std::filesystem::path& directory) {
-  std::error_code error;
-  std::filesystem::path path = std::filesystem::absolute(directory, error).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-  return path.filename().string();
+Result<std::filesystem::path> ResolveModel(const std::string& model, ModelNeed need) {
+  FATHOM_ASSIGN_OR_RETURN(const ModelLocation location, FindModel(model, need));
+  return location.directory;
 }
 
 Result<LoadedModel> LoadedModel::Load(const ModelOptions& options,
                                       const ChatDefaults& chat_defaults) {
   const auto start = std::chrono::steady_clock::now();
   LoadedModel loaded;
-  FATHOM_ASSIGN_OR_RETURN(loaded.directory, ResolveModel(options.model));
+  FATHOM_ASSIGN_OR_RETURN(const ModelLocation location, FindModel(options.model));
+  loaded.name = location.name;
+  loaded.directory = location.directory;
   FATHOM_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(loaded.directory));
   for (const std::string& note : checkpoint.notes()) spdlog::info("{}", note);
   FATHOM_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(loaded.directory));
@@ -81,7 +78,7 @@ Result<LoadedModel> LoadedModel::Load(const ModelOptions& options,
       loaded.engine, LocalEngine::Create(std::move(checkpoint), std::move(eos), engine_options));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   spdlog::info("loaded {}: {:.1f} MB of weights mapped from {} file(s), backend {}, {:.2f} s",
-               ModelName(loaded.directory), megabytes, files, options.backend, took.count());
+               loaded.name, megabytes, files, options.backend, took.count());
   return loaded;
 }
 

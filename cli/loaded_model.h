@@ -8,20 +8,23 @@
 #include "base/status.h"
 #include "chat/chat_request.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/model_path.h"
 #include "cli/command.h"
 #include "engine/local_engine.h"
 #include "server/text_front_end.h"
 
 namespace fathom::cli {
 
-// The directory meant by --model: as given, or where the bundled model is, beside the program or in
-// the source tree that built it. kNotFound says where it looked.
-Result<std::filesystem::path> ResolveModel(const std::string& model);
-
-// The last part of its path, whatever the spelling ("models/nano/", ".").
-std::string ModelName(const std::filesystem::path& directory);
+// The model meant by --model: a directory, for kConfig a .json file, or a Hugging Face id in the
+// local cache (checkpoint/model_path.h); for "" the bundled one, beside the program or in the
+// source tree that built it. kNotFound says where it looked.
+Result<ModelLocation> FindModel(const std::string& model, ModelNeed need = ModelNeed::kWeights);
+// Its directory.
+Result<std::filesystem::path> ResolveModel(const std::string& model,
+                                           ModelNeed need = ModelNeed::kWeights);
 
 struct LoadedModel {
+  std::string name;  // for people, as ModelLocation::name
   std::filesystem::path directory;
   std::unique_ptr<LocalEngine> engine;
   std::unique_ptr<TextFrontEnd> front_end;

@@ -63,6 +63,7 @@ Status ComputeLogits(const Options& o) {
                      std::span(logits).subspan(begin * static_cast<size_t>(vocab),
                                                rows * static_cast<size_t>(vocab))));
   }
+  FATHOM_RETURN_IF_ERROR(checkpoint.CheckFiles());
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   spdlog::info("{} tokens in {:.2f} s, {} backend, {} numerics", n, took.count(), o.model.backend,
                o.mode);

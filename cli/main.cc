@@ -7,6 +7,7 @@
 #include <iostream>
 #include <utility>
 
+#include "base/fault_guard.h"
 #include "cli/arguments.h"
 #include "cli/command.h"
 #include "cli/version.h"
@@ -32,6 +33,8 @@ int main(int argc, char** argv) {
   using namespace fathom::cli;  // NOLINT(google-build-using-namespace): this is the program itself
   // Writing to a pipe that closed is an error of one write, not the end of the process.
   std::signal(SIGPIPE, SIG_IGN);
+  // Weights are mapped files; one that is truncated under us is an error of what reads it.
+  fathom::InstallFaultGuard();
   // Logs go to standard error: standard output belongs to answers.
   auto logger = spdlog::stderr_color_mt("fathom");
   logger->set_pattern("%Y-%m-%d %H:%M:%S %^%l%$ %v");
@@ -50,6 +53,7 @@ int main(int argc, char** argv) {
   AddTokenizeCommand(app, action);
   AddTemplateCommand(app, action);
   AddLogitsCommand(app, action);
+  AddInspectCommand(app, action);
   std::string log_level = "warning";
   AddLogLevelOption(app, log_level);
   for (CLI::App* command : app.get_subcommands(nullptr)) AddLogLevelOption(*command, log_level);

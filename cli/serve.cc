@@ -65,9 +65,9 @@ int Run(Options& o) {
                               ? ReasoningField::kReasoningContent
                               : ReasoningField::kBoth;
   o.api.version = kVersion;
-  auto directory = ResolveModel(o.model.model);
-  if (!directory.ok()) return Fail(directory.status());
-  if (o.api.served_model_names.empty()) o.api.served_model_names = {ModelName(*directory)};
+  auto location = FindModel(o.model.model);
+  if (!location.ok()) return Fail(location.status());
+  if (o.api.served_model_names.empty()) o.api.served_model_names.push_back(location->name);
 
   // Model first: what is wrong with it should be said before a port is taken.
   auto loaded = LoadedModel::Load(o.model, chat_defaults);
@@ -109,15 +109,16 @@ CLI::Validator Parses(Parse parse) {
 void AddServeCommand(CLI::App& app, Action& action) {
   auto o = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP, OpenAI-compatible");
-  auto* positional = command->add_option("model_tag", o->model.model, "Model directory, as --model")
-                         ->type_name("DIR");
+  auto* positional =
+      command->add_option("model_tag", o->model.model, "Model, as --model")->type_name("MODEL");
   AddModelOptions(*command, o->model);
   command->get_option("--model")->excludes(positional);
   command->add_option("--host", o->api.host, "Address to listen on")->capture_default_str();
   command->add_option("--port", o->api.port, "Port to listen on; 0 takes a free one")
       ->capture_default_str();
-  command->add_option("--served-model-name", o->api.served_model_names,
-                      "Name (or names) of the model in the API (default: the directory's name)");
+  command->add_option(
+      "--served-model-name", o->api.served_model_names,
+      "Name (or names) of the model in the API (default: the directory's name or the id)");
   command
       ->add_option("--model-alias", o->aliases,
                    "NAME or NAME={...}: another name, with default chat_template_kwargs (may be "

@@ -21,7 +21,7 @@ struct Options {
 };
 
 int Run(const Options& o) {
-  auto directory = ResolveModel(o.model);
+  auto directory = ResolveModel(o.model, ModelNeed::kDirectory);
   if (!directory.ok()) return Fail(directory.status());
   auto json = ReadInput(o.file);
   if (!json.ok()) return Fail(json.status());

@@ -20,7 +20,7 @@ struct Options {
 };
 
 int Run(const Options& o) {
-  auto directory = ResolveModel(o.model);
+  auto directory = ResolveModel(o.model, ModelNeed::kDirectory);
   if (!directory.ok()) return Fail(directory.status());
   auto tokenizer = Tokenizer::Load(*directory);
   if (!tokenizer.ok()) return Fail(tokenizer.status());

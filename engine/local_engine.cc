@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/fault_guard.h"
 #include "engine/sampler.h"
 
 namespace fathom {
@@ -14,6 +15,7 @@ namespace fathom {
 Result<std::unique_ptr<LocalEngine>> LocalEngine::Create(Checkpoint checkpoint,
                                                          std::vector<TokenId> eos_token_ids,
                                                          const LocalEngineOptions& options) {
+  InstallFaultGuard();
   std::unique_ptr<LocalEngine> engine(new LocalEngine(std::move(checkpoint), options));
   engine->info_.eos_token_ids = std::move(eos_token_ids);
   FATHOM_RETURN_IF_ERROR(engine->Load());
@@ -45,7 +47,8 @@ Status LocalEngine::Load() {
   FATHOM_ASSIGN_OR_RETURN(model_, Model::Create(checkpoint_, *backend_, max_rows, model_len));
   FATHOM_ASSIGN_OR_RETURN(runner_, SequenceRunner::Create(*model_, Numerics::kOfficial, model_len));
   logits_.resize(static_cast<size_t>(config.vocab_size));
-  return OkStatus();
+  // Weights that are copied or repacked were read above.
+  return checkpoint_.CheckFiles();
 }
 
 LocalEngine::~LocalEngine() {
@@ -86,6 +89,7 @@ Status LocalEngine::Validate(const GenerateRequest& r) const {
 
 Result<RequestId> LocalEngine::Submit(GenerateRequest request, std::shared_ptr<RequestSink> sink) {
   FATHOM_RETURN_IF_ERROR(Validate(request));
+  FATHOM_RETURN_IF_ERROR(checkpoint_.CheckFiles());
   std::lock_guard lock(mutex_);
   if (stopping_) return Unavailable("the engine is shutting down");
   if (static_cast<int>(waiting_.size()) >= options_.max_queued_requests) {
@@ -158,11 +162,19 @@ Status LocalEngine::Prefill(std::span<const TokenId> prompt, std::span<float> lo
     const size_t n = std::min(chunk, prompt.size() - begin);
     const bool last = begin + n == prompt.size();
     FATHOM_RETURN_IF_ERROR(
-        runner_->Step(prompt.subspan(begin, n),
-                      last ? SequenceRunner::Logits::kLast : SequenceRunner::Logits::kNone,
-                      last ? logits : std::span<float>()));
+        Step(prompt.subspan(begin, n),
+             last ? SequenceRunner::Logits::kLast : SequenceRunner::Logits::kNone,
+             last ? logits : std::span<float>()));
   }
   return OkStatus();
+}
+
+Status LocalEngine::Step(std::span<const TokenId> tokens, SequenceRunner::Logits wanted,
+                         std::span<float> logits) {
+  const Status status = runner_->Step(tokens, wanted, logits);
+  // First: zeros in place of weights may have caused the other error.
+  FATHOM_RETURN_IF_ERROR(checkpoint_.CheckFiles());
+  return status;
 }
 
 FinishEvent LocalEngine::Run(const Job& job) {
@@ -203,8 +215,7 @@ FinishEvent LocalEngine::Run(const Job& job) {
     }
     if (abort_running_.load(std::memory_order_relaxed)) return fail(Cancelled("aborted"));
     const TokenId next = event.token;
-    if (Status status = runner_->Step({&next, 1}, SequenceRunner::Logits::kLast, logits_);
-        !status.ok()) {
+    if (Status status = Step({&next, 1}, SequenceRunner::Logits::kLast, logits_); !status.ok()) {
       return fail(std::move(status));
     }
   }

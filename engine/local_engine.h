@@ -33,7 +33,9 @@ Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics n
 
 class LocalEngine final : public Engine {
  public:
-  // `eos_token_ids` end a request unless it says ignore_eos.
+  // `eos_token_ids` end a request unless it says ignore_eos. Installs the process's fault guard: a
+  // weights file that is truncated under the engine ends requests with kDataLoss (the running one
+  // and all later ones), not the process.
   static Result<std::unique_ptr<LocalEngine>> Create(Checkpoint checkpoint,
                                                      std::vector<TokenId> eos_token_ids,
                                                      const LocalEngineOptions& options);
@@ -57,6 +59,9 @@ class LocalEngine final : public Engine {
   void Loop();
   FinishEvent Run(const Job& job);
   Status Prefill(std::span<const TokenId> prompt, std::span<float> logits);
+  // One step of the runner whose results may be used: the weights were intact until its end.
+  Status Step(std::span<const TokenId> tokens, SequenceRunner::Logits wanted,
+              std::span<float> logits);
   [[nodiscard]] Status Validate(const GenerateRequest& request) const;
 
   LocalEngineOptions options_;

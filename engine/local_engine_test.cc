@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <future>
 
 namespace fathom {
@@ -162,6 +163,47 @@ TEST(LocalEngine, BadRequestsAreRefusedByField) {
   refuse([](auto& r) { r.stop_token_ids = {2560}; }, "stop_token_ids");
   refuse([](auto& r) { r.sampling.top_p = 0.0; }, "top_p");
 }
+
+// Weights that vanish under the engine: somebody truncates a file that is in use.
+class LostWeights : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(LostWeights, EndTheRequestAndAllLaterOnesButNotTheProcess) {
+  namespace fs = std::filesystem;
+  const fs::path directory = fs::path(::testing::TempDir()) / "fathom_lost_weights" / GetParam();
+  fs::remove_all(directory);
+  fs::create_directories(directory);
+  for (const auto& entry : fs::directory_iterator(FATHOM_SOURCE_DIR "/models/fathom-nano")) {
+    fs::copy_file(entry.path(), directory / entry.path().filename());
+  }
+  auto checkpoint = Checkpoint::Open(directory);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
+  LocalEngineOptions options;
+  options.backend = GetParam();
+  options.max_model_len = 2048;
+  auto engine = LocalEngine::Create(std::move(checkpoint).value(), {1}, options);
+  ASSERT_TRUE(engine.ok()) << engine.status().ToString();
+
+  const std::string shard = "model-00001-of-00002.safetensors";
+  auto running = std::make_shared<Collector>();
+  running->on_token = [&] {
+    if (running->tokens().size() == 3) fs::resize_file(directory / shard, 4096);
+  };
+  ASSERT_TRUE((*engine)->Submit(Request(1000), running).ok());
+  const FinishEvent finish = running->Wait();
+  EXPECT_EQ(finish.reason, FinishReason::kError);
+  EXPECT_EQ(finish.error.code(), StatusCode::kDataLoss);
+  EXPECT_NE(finish.error.message().find(shard), std::string::npos) << finish.error.message();
+  EXPECT_EQ(running->tokens().size(), 3u) << "no token of damaged weights is delivered";
+
+  auto later = (*engine)->Submit(Request(2), std::make_shared<Collector>());
+  ASSERT_FALSE(later.ok());
+  EXPECT_EQ(later.status().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(later.status().message(), finish.error.message());
+  engine->reset();
+  fs::remove_all(directory);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, LostWeights, ::testing::Values("cpu", "reference"));
 
 TEST(LocalEngine, UnknownBackendIsRefusedByName) {
   auto checkpoint = Checkpoint::Open(FATHOM_SOURCE_DIR "/models/fathom-nano");

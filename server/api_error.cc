@@ -1,5 +1,7 @@
 #include "server/api_error.h"
 
+#include <spdlog/spdlog.h>
+
 #include <nlohmann/json.hpp>
 
 namespace fathom {
@@ -50,6 +52,8 @@ RequestError FromStatus(const Status& status) {
     case StatusCode::kCancelled:
       return {503, status.message(), {}, {}};
     default:
+      // The client gets no paths of this machine; whoever runs it gets the whole message.
+      spdlog::error("request failed: {}", status.ToString());
       return {
           500, "the engine failed (" + std::string(StatusCodeName(status.code())) + ")", {}, {}};
   }
