@@ -54,17 +54,23 @@ Result<MappedFile> MappedFile::Open(const std::filesystem::path& path) {
   return MappedFile({static_cast<const std::byte*>(address), size});
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : bytes_(std::exchange(other.bytes_, {})), guard_(std::move(other.guard_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   if (this != &other) {
+    guard_ = {};  // the range ends before the mapping
     Unmap(bytes_);
     bytes_ = std::exchange(other.bytes_, {});
+    guard_ = std::move(other.guard_);
   }
   return *this;
 }
 
-MappedFile::~MappedFile() { Unmap(bytes_); }
+MappedFile::~MappedFile() {
+  guard_ = {};
+  Unmap(bytes_);
+}
 
 void Advise(std::span<const std::byte> bytes, MemoryAdvice advice) {
   if (bytes.empty()) return;

@@ -1,15 +1,17 @@
 // MappedFile: a whole file, mapped read-only.
 //
 // Weights are used where they lie in the page cache, so a model opens at once and needs its size
-// only once per machine. The kernel reads pages when they are first touched; a file that another
-// process shortens while it is mapped ends this one with SIGBUS, as with every mapping. Immutable
-// after Open(); any thread may read. Moving keeps the address of the bytes.
+// only once per machine. The kernel reads pages when they are first touched. A file that another
+// process shortens while it is mapped shows zeros and damaged() from then on where the fault guard
+// is installed (base/fault_guard.h), and ends this process elsewhere. Immutable after Open(); any
+// thread may read. Moving keeps the address of the bytes.
 #pragma once
 
 #include <cstddef>
 #include <filesystem>
 #include <span>
 
+#include "base/fault_guard.h"
 #include "base/status.h"
 
 namespace fathom {
@@ -26,10 +28,14 @@ class MappedFile {
   ~MappedFile();
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+  // Whether reading bytes() met a page that the file no longer has. What was computed with them
+  // before the question is then worthless.
+  [[nodiscard]] bool damaged() const { return guard_.damaged(); }
 
  private:
-  explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes), guard_(bytes) {}
   std::span<const std::byte> bytes_;  // page-aligned start; empty when nothing is mapped
+  GuardedRange guard_;
 };
 
 enum class MemoryAdvice {

@@ -1,5 +1,6 @@
 #include "checkpoint/catalogue.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace fathom {
@@ -12,6 +13,8 @@ constexpr int64_t kExpertGroup = 32;   // fp4: one scale per 32 weights of a row
 
 class Builder {
  public:
+  explicit Builder(int max_experts) : max_experts_(max_experts) {}
+  [[nodiscard]] int max_experts() const { return max_experts_; }
   void Add(const std::string& name, DType dtype, Shape shape) {
     tensors_.push_back({name, dtype, std::move(shape)});
   }
@@ -31,6 +34,7 @@ class Builder {
   std::vector<ExpectedTensor> Take() { return std::move(tensors_); }
 
  private:
+  int max_experts_;
   std::vector<ExpectedTensor> tensors_;
 };
 
@@ -78,7 +82,7 @@ void AddFeedForward(Builder& out, const std::string& prefix, const ModelConfig& 
   out.Fp8(prefix + "shared_experts.w1", shared_width, hidden);
   out.Fp8(prefix + "shared_experts.w2", hidden, shared_width);
   out.Fp8(prefix + "shared_experts.w3", shared_width, hidden);
-  for (int expert = 0; expert < c.num_experts; ++expert) {
+  for (int expert = 0; expert < std::min(c.num_experts, out.max_experts()); ++expert) {
     const std::string name = prefix + "experts." + std::to_string(expert);
     out.Fp4(name + ".w1", width, hidden);
     out.Fp4(name + ".w2", hidden, width);
@@ -120,14 +124,16 @@ void AddMtpBlock(Builder& out, const ModelConfig& c, int block) {
   AddHead(out, prefix, c);
 }
 
+void AddLayer(Builder& out, const ModelConfig& c, int layer) {
+  AddBlock(out, "layers." + std::to_string(layer) + ".", c,
+           c.compress_ratios[static_cast<size_t>(layer)], c.IsHashLayer(layer));
+}
+
 void AddMain(Builder& out, const ModelConfig& c) {
   out.Bf16("embed.weight", {c.vocab_size, c.hidden_size});
   out.Bf16("head.weight", {c.vocab_size, c.hidden_size});
   AddHead(out, "", c);
-  for (int layer = 0; layer < c.num_layers; ++layer) {
-    AddBlock(out, "layers." + std::to_string(layer) + ".", c,
-             c.compress_ratios[static_cast<size_t>(layer)], c.IsHashLayer(layer));
-  }
+  for (int layer = 0; layer < c.num_layers; ++layer) AddLayer(out, c, layer);
 }
 
 }  // namespace
@@ -138,20 +144,28 @@ uint64_t ExpectedTensor::bytes() const {
   return bytes;
 }
 
-std::vector<ExpectedTensor> ExpectedMainTensors(const ModelConfig& config) {
-  Builder out;
+std::vector<ExpectedTensor> ExpectedMainTensors(const ModelConfig& config, int max_experts) {
+  Builder out(max_experts);
   AddMain(out, config);
   return out.Take();
 }
 
-std::vector<ExpectedTensor> ExpectedMtpTensors(const ModelConfig& config, int block) {
-  Builder out;
+std::vector<ExpectedTensor> ExpectedLayerTensors(const ModelConfig& config, int layer,
+                                                 int max_experts) {
+  Builder out(max_experts);
+  AddLayer(out, config, layer);
+  return out.Take();
+}
+
+std::vector<ExpectedTensor> ExpectedMtpTensors(const ModelConfig& config, int block,
+                                               int max_experts) {
+  Builder out(max_experts);
   AddMtpBlock(out, config, block);
   return out.Take();
 }
 
 std::vector<ExpectedTensor> ExpectedTensors(const ModelConfig& config) {
-  Builder out;
+  Builder out(kAllExperts);
   AddMain(out, config);
   for (int block = 0; block < static_cast<int>(config.mtp_compress_ratios.size()); ++block) {
     AddMtpBlock(out, config, block);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -21,10 +22,18 @@ struct ExpectedTensor {
   [[nodiscard]] uint64_t bytes() const;
 };
 
-// Top level and main layers, in the order of the layers.
-std::vector<ExpectedTensor> ExpectedMainTensors(const ModelConfig& config);
+// Routed experts of a layer are alike and many: who only counts asks for the first few of them.
+inline constexpr int kAllExperts = std::numeric_limits<int>::max();
+
+// Top level and main layers, in the order of the layers; at most `max_experts` per layer.
+std::vector<ExpectedTensor> ExpectedMainTensors(const ModelConfig& config,
+                                                int max_experts = kAllExperts);
+// One main layer.
+std::vector<ExpectedTensor> ExpectedLayerTensors(const ModelConfig& config, int layer,
+                                                 int max_experts = kAllExperts);
 // Block `block` of config.mtp_compress_ratios: a scored layer and the tensors that feed it.
-std::vector<ExpectedTensor> ExpectedMtpTensors(const ModelConfig& config, int block);
+std::vector<ExpectedTensor> ExpectedMtpTensors(const ModelConfig& config, int block,
+                                               int max_experts = kAllExperts);
 // Main tensors, then those of all MTP blocks that the config announces.
 std::vector<ExpectedTensor> ExpectedTensors(const ModelConfig& config);
 

@@ -137,6 +137,27 @@ std::string TypeText(DType dtype, const std::vector<int64_t>& shape) {
   return std::string(DTypeName(dtype)) + " " + ShapeText(shape);
 }
 
+// Re-quantised experts whose config does not say so (the published config.json of some has no
+// expert_dtype): by name, instead of a list of tens of thousands of wrong tensors.
+Status RefuseOtherExperts(const std::vector<StoredTensor>& tensors, std::string_view source) {
+  constexpr const char* kFirst = "layers.0.ffn.experts.0.w1.";
+  const StoredTensor* weight = FindTensor(tensors, std::string(kFirst) + "weight");
+  if (weight == nullptr || weight->dtype == DType::kI8) return OkStatus();
+  const bool nvfp4 = FindTensor(tensors, std::string(kFirst) + "weight_scale_2") != nullptr;
+  std::string what = "other";
+  if (nvfp4) {
+    what = "NVFP4";
+  } else if (weight->dtype == DType::kF8E4M3) {
+    what = "fp8 (as in the -Base checkpoints)";
+  } else if (weight->dtype == DType::kBF16 || weight->dtype == DType::kF32) {
+    what = "unquantised";
+  }
+  return Unimplemented(std::string(source) + ": routed experts are " + what + " (" + weight->name +
+                       " is " + std::string(DTypeName(weight->dtype)) +
+                       "); fathom reads the official fp4 ones, use DeepSeek-V4-Flash or "
+                       "DeepSeek-V4-Pro");
+}
+
 Status CompareWithCatalogue(const ModelConfig& config, const std::vector<StoredTensor>& tensors,
                             std::string_view source) {
   // The catalogue's size follows from config.json alone; one that describes a far larger model than
@@ -202,10 +223,13 @@ Result<Checkpoint> Checkpoint::Open(const std::filesystem::path& directory) {
   FATHOM_RETURN_IF_ERROR(
       CollectTensors(impl->files, impl->config, source, impl->tensors, impl->notes));
   DropAbsentMtp(impl->config, impl->tensors, impl->notes);
+  FATHOM_RETURN_IF_ERROR(RefuseOtherExperts(impl->tensors, source));
   FATHOM_RETURN_IF_ERROR(CompareWithCatalogue(impl->config, impl->tensors, source));
   FATHOM_RETURN_IF_ERROR(CheckHashTables(impl->config, impl->tensors, source));
   for (const StoredTensor& tensor : impl->tensors) impl->total_bytes += tensor.data.size();
-  return Checkpoint(std::move(impl));
+  Checkpoint checkpoint(std::move(impl));
+  FATHOM_RETURN_IF_ERROR(checkpoint.CheckFiles());
+  return checkpoint;
 }
 
 Checkpoint::Checkpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -220,6 +244,23 @@ const StoredTensor* Checkpoint::Find(std::string_view name) const {
 std::span<const StoredTensor> Checkpoint::tensors() const { return impl_->tensors; }
 uint64_t Checkpoint::total_bytes() const { return impl_->total_bytes; }
 int Checkpoint::num_files() const { return static_cast<int>(impl_->files.size()); }
+std::vector<CheckpointFile> Checkpoint::files() const {
+  std::vector<CheckpointFile> files;
+  for (const SafetensorsFile& file : impl_->files) {
+    files.push_back({file.path(), file.file_bytes(), static_cast<int>(file.tensors().size())});
+  }
+  return files;
+}
+Status Checkpoint::CheckFiles() const {
+  Problems problems;
+  for (const SafetensorsFile& file : impl_->files) {
+    if (!file.damaged()) continue;
+    problems.Add(file.path().string() +
+                 ": part of the file went away while it was in use (truncated, or a read error of "
+                 "the disk); restore it and load the model again");
+  }
+  return problems.ToStatus(StatusCode::kDataLoss, "weights lost");
+}
 const std::vector<std::string>& Checkpoint::notes() const { return impl_->notes; }
 
 }  // namespace fathom

@@ -22,6 +22,12 @@
 
 namespace fathom {
 
+struct CheckpointFile {
+  std::filesystem::path path;
+  uint64_t bytes = 0;  // of the file
+  int num_tensors = 0;
+};
+
 class Checkpoint {
  public:
   // `directory` holds config.json and model.safetensors, or shards with
@@ -40,8 +46,14 @@ class Checkpoint {
   [[nodiscard]] const StoredTensor* Find(std::string_view name) const;
   // In order of name.
   [[nodiscard]] std::span<const StoredTensor> tensors() const;
-  [[nodiscard]] uint64_t total_bytes() const;  // tensor payload
+  [[nodiscard]] uint64_t total_bytes() const;  // payload of tensors()
   [[nodiscard]] int num_files() const;
+  // The files of weights, in order of name.
+  [[nodiscard]] std::vector<CheckpointFile> files() const;
+  // kDataLoss naming the files that lost bytes while they were mapped (another process truncated
+  // them, the disk failed); their tensors then read as zeros, where the fault guard is installed
+  // (base/fault_guard.h). To be asked after a computation, before its result is used.
+  [[nodiscard]] Status CheckFiles() const;
   // One line per thing a user should know: what was skipped and why.
   [[nodiscard]] const std::vector<std::string>& notes() const;
 

@@ -4,20 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
-#include "checkpoint/catalogue.h"
 #include "checkpoint/names.h"
 #include "checkpoint/test_data.h"
 
 namespace fathom {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
@@ -164,58 +162,39 @@ TEST_F(TinyVariant, DSparkDrafterIsSkipped) {
   EXPECT_THAT(opened->notes()[0], HasSubstr("2 mtp tensors skipped: the DSpark drafter"));
 }
 
-// The size of an official checkpoint, as sparse files: only headers take space on disk.
-TEST(Checkpoint, OpensAllOfFlash) {
-  TempDirectory directory;
-  const std::string config_text = ReadText(SourceDir() / "models/presets/flash.json");
-  WriteText(directory.path() / "config.json", config_text);
-  auto config = ParseModelConfig(config_text, "flash.json");
-  ASSERT_TRUE(config.ok()) << config.status().ToString();
-
-  struct Shard {
-    Json header = Json::object();
-    uint64_t bytes = 0;
-  };
-  std::map<std::string, Shard> shards;  // one per layer, as published
-  Json index = {{"weight_map", Json::object()}};
-  auto tensors = ExpectedTensors(*config);
-  std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
-    return DTypeBytes(a.dtype) > DTypeBytes(b.dtype);
+// Experts of other formats, whose config.json does not tell.
+TEST_F(TinyVariant, OtherExpertFormatsAreRefusedByName) {
+  config_.erase("expert_dtype");
+  const auto expert = std::find_if(tensors_.begin(), tensors_.end(), [](const auto& t) {
+    return t.name == "layers.0.ffn.experts.0.w1.weight";
   });
-  for (const ExpectedTensor& tensor : tensors) {
-    std::string file = "rest.safetensors";
-    if (tensor.name.starts_with("layers.")) {
-      file = "model-" + tensor.name.substr(7, tensor.name.find('.', 7) - 7) + ".safetensors";
-    }
-    Shard& shard = shards[file];
-    const uint64_t end = shard.bytes + tensor.bytes();
-    shard.header[tensor.name] = {{"dtype", DTypeName(tensor.dtype)},
-                                 {"shape", tensor.shape},
-                                 {"data_offsets", {shard.bytes, end}}};
-    shard.bytes = end;
-    index["weight_map"][tensor.name] = file;
+  ASSERT_NE(expert, tensors_.end());
+  const StoredTensor packed = *expert;
+  const std::vector<std::byte> wide(4 * packed.data.size());
+  const std::pair<DType, const char*> cases[] = {{DType::kF8E4M3, "fp8 (as in the -Base"},
+                                                 {DType::kBF16, "unquantised"}};
+  for (const auto& [dtype, expected] : cases) {
+    expert->dtype = dtype;
+    expert->shape = {packed.shape[0], 2 * packed.shape[1]};
+    expert->data =
+        std::span(wide).first(2 * packed.data.size() * static_cast<size_t>(DTypeBytes(dtype)));
+    auto opened = Open();
+    ASSERT_FALSE(opened.ok());
+    EXPECT_EQ(opened.status().code(), StatusCode::kUnimplemented);
+    EXPECT_THAT(opened.status().message(),
+                AllOf(HasSubstr(expected), HasSubstr("DeepSeek-V4-Flash")));
   }
-  WriteText(directory.path() / "model.safetensors.index.json", index.dump());
-  for (const auto& [file, shard] : shards) {
-    std::string header = shard.header.dump();
-    header.append((8 - header.size() % 8) % 8, ' ');
-    std::string prefix(8, '\0');
-    const uint64_t length = header.size();
-    std::memcpy(prefix.data(), &length, sizeof length);
-    WriteText(directory.path() / file, prefix + header);
-    std::filesystem::resize_file(directory.path() / file, 8 + header.size() + shard.bytes);
-  }
-
-  const auto start = std::chrono::steady_clock::now();
-  auto opened = Checkpoint::Open(directory.path());
-  const auto end = std::chrono::steady_clock::now();
-  ASSERT_TRUE(opened.ok()) << opened.status().ToString();
-  RecordProperty(
-      "open_ms",
-      std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(end - start).count()));
-  EXPECT_EQ(opened->num_files(), 44);
-  EXPECT_EQ(opened->tensors().size(), 69'187u);
-  EXPECT_EQ(opened->total_bytes(), 159'609'485'896u);
+  *expert = packed;
+  expert->dtype = DType::kU8;
+  StoredTensor scale = packed;
+  scale.name = "layers.0.ffn.experts.0.w1.weight_scale_2";
+  scale.dtype = DType::kF32;
+  scale.shape = {1};
+  scale.data = std::span(wide).first(4);
+  tensors_.push_back(scale);
+  auto opened = Open();
+  ASSERT_FALSE(opened.ok());
+  EXPECT_THAT(opened.status().message(), HasSubstr("NVFP4"));
 }
 
 }  // namespace

@@ -265,7 +265,7 @@ Result<SafetensorsFile> SafetensorsFile::Open(const std::filesystem::path& path)
   FATHOM_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
   FATHOM_ASSIGN_OR_RETURN(std::vector<StoredTensor> tensors,
                           ParseSafetensors(file.bytes(), path.string()));
-  return SafetensorsFile(std::move(file), std::move(tensors));
+  return SafetensorsFile(path, std::move(file), std::move(tensors));
 }
 
 const StoredTensor* SafetensorsFile::Find(std::string_view name) const {

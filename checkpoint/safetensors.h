@@ -47,10 +47,15 @@ class SafetensorsFile {
 
   [[nodiscard]] const std::vector<StoredTensor>& tensors() const { return tensors_; }
   [[nodiscard]] const StoredTensor* Find(std::string_view name) const;  // nullptr: no such tensor
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] uint64_t file_bytes() const { return file_.bytes().size(); }
+  // Whether the file lost bytes while it was mapped (base/mapped_file.h).
+  [[nodiscard]] bool damaged() const { return file_.damaged(); }
 
  private:
-  SafetensorsFile(MappedFile file, std::vector<StoredTensor> tensors)
-      : file_(std::move(file)), tensors_(std::move(tensors)) {}
+  SafetensorsFile(std::filesystem::path path, MappedFile file, std::vector<StoredTensor> tensors)
+      : path_(std::move(path)), file_(std::move(file)), tensors_(std::move(tensors)) {}
+  std::filesystem::path path_;
   MappedFile file_;
   std::vector<StoredTensor> tensors_;
 };
