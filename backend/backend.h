@@ -6,6 +6,8 @@
 // time. All backends in tree compute on host memory today; TensorViews point into it.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string_view>
 
@@ -49,6 +51,11 @@ class Backend {
 
   [[nodiscard]] virtual std::string_view name() const = 0;
   [[nodiscard]] Numerics numerics() const { return numerics_; }
+  // Cache entries stored so far whose encoding could not keep the official values
+  // (backend/page_codec.h). Any thread may ask.
+  [[nodiscard]] int64_t num_inexact_entries() const {
+    return num_inexact_entries_.load(std::memory_order_relaxed);
+  }
 
   // Called once, before the first operation. kOutOfMemory when the scratch cannot be had.
   virtual Status Prepare(const BackendLimits& limits) = 0;
@@ -84,8 +91,15 @@ class Backend {
   virtual Status DoMoe(const MoeArgs& args) = 0;
   virtual Status DoHead(const HeadArgs& args) = 0;
 
+  // For operations that store entries; from any of the backend's threads.
+  void CountInexactEntry() {
+    // Relaxed: a count for reports orders nothing.
+    num_inexact_entries_.fetch_add(1, std::memory_order_relaxed);
+  }
+
  private:
   Numerics numerics_;
+  std::atomic<int64_t> num_inexact_entries_{0};
 };
 
 }  // namespace fathom

@@ -15,11 +15,18 @@ using namespace testing_values;  // NOLINT(google-build-using-namespace)
 
 constexpr PageFormat kKv = {EntryEncoding::kE4m3Rope, 512, 64, 4};
 constexpr PageFormat kKeys = {EntryEncoding::kE2m1, 128, 0, 4};
+constexpr PageFormat kKvBf16 = {EntryEncoding::kBf16Rope, 512, 64, 4};
+constexpr PageFormat kKeysBf16 = {EntryEncoding::kBf16, 128, 0, 4};
+constexpr PageFormat kKeysFp8 = {EntryEncoding::kE4m3Scaled, 128, 0, 4};
 constexpr PageFormat kFloats = {EntryEncoding::kF32, 10, 0, 4};
 
 // The published sizes: 448 + 128 + 8 bytes, 64 + 4 bytes.
 static_assert(kKv.value_bytes() == 576 && kKv.scale_bytes() == 8);
 static_assert(kKeys.value_bytes() == 64 && kKeys.scale_bytes() == 4);
+static_assert(kKvBf16.entry_bytes() == 1024 && kKeysBf16.entry_bytes() == 256);
+static_assert(kKeysFp8.value_bytes() == 128 && kKeysFp8.scale_bytes() == 4);
+static_assert(PageFormat{EntryEncoding::kE4m3Scaled, 128, 0, 64}.content_bytes() == 8448);
+static_assert(PageFormat{EntryEncoding::kE4m3Scaled, 128, 0, 64}.scale_offset() == 64 * 128);
 static_assert(kFloats.value_bytes() == 40 && kFloats.scale_bytes() == 0);
 static_assert(PageFormat{EntryEncoding::kE4m3Rope, 512, 64, 64}.content_bytes() == 64 * 584);
 static_assert(PageFormat{EntryEncoding::kE4m3Rope, 512, 64, 64}.scale_offset() == 64 * 576);
@@ -74,7 +81,7 @@ TEST(PageCodec, E2m1EntryHasTheEvenChannelInTheLowNibbleAndAScalePer32) {
 }
 
 TEST(PageCodec, StoreTouchesItsOwnBytesOnly) {
-  for (const PageFormat& format : {kKv, kKeys, kFloats}) {
+  for (const PageFormat& format : {kKv, kKeys, kKvBf16, kKeysBf16, kKeysFp8, kFloats}) {
     Page page(format);
     StoreEntry(format, page.Row(1), std::vector<float>(static_cast<size_t>(format.dim), 1.0f));
     for (size_t i = 0; i < page.bytes.size(); ++i) {
@@ -150,6 +157,94 @@ TEST(PageCodec, RoundTripIsTheFormatsRounding) {
     LoadEntry(kFloats, floats.Row(2), same);
     EXPECT_EQ(same, plain);
   }
+}
+
+std::vector<float> StoredAs(const PageFormat& format, const std::vector<float>& values,
+                            bool* exact = nullptr) {
+  Page page(format);
+  const bool kept = StoreEntry(format, page.Row(1), values);
+  if (exact != nullptr) *exact = kept;
+  std::vector<float> got(values.size());
+  LoadEntry(format, page.Row(1), got);
+  return got;
+}
+
+void ExpectSameBits(const std::vector<float>& got, const std::vector<float>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(want[i])) << i;
+  }
+}
+
+TEST(PageCodec, WiderEncodingsHoldTheVerySameValues) {
+  Random random(11);
+  for (int round = 0; round < 200; ++round) {
+    // From where every group is at the floor of its scale to large values, groups unlike each
+    // other.
+    std::vector<float> kv = random.Floats(512, -1.0, 1.0);
+    for (size_t i = 0; i < kv.size(); ++i) {
+      kv[i] = std::ldexp(kv[i], round / 2 - 60 + static_cast<int>(i / 64) % 5);
+    }
+    ExpectSameBits(StoredAs(kKvBf16, kv), StoredAs(kKv, kv));
+
+    // Group scales up to 2^14 apart: groups lie up to 2^13 apart and the rounding of a scale
+    // adds 1.
+    std::vector<float> key = random.Floats(128, -1.0, 1.0);
+    const int exponents[] = {0, round % 14, 13, (round * 5) % 14};
+    for (size_t i = 0; i < key.size(); ++i) {
+      if (i % 32 == 0) key[i] = 1.0f;
+      key[i] = std::ldexp(key[i], exponents[i / 32] + round - 130);
+    }
+    const std::vector<float> want = StoredAs(kKeys, key);
+    ExpectSameBits(StoredAs(kKeysBf16, key), want);
+    bool exact = false;
+    ExpectSameBits(StoredAs(kKeysFp8, key, &exact), want);
+    EXPECT_TRUE(exact) << round;
+  }
+}
+
+TEST(PageCodec, Fp8KeysAreCodesThenOneFloatScalePerEntryBehindAllEntries) {
+  Page page(kKeysFp8);
+  std::vector<float> key(128);
+  key[0] = 6.0f;    // scale 1
+  key[33] = -1.5f;  // scale 1/4: code 6
+  key[127] = 0.5f;  // scale 1/8: code 4
+  EXPECT_TRUE(StoreEntry(kKeysFp8, page.Row(2), key));
+  // One scale 2^-6: 384, -96 and 32 as e4m3.
+  const uint8_t* entry = page.bytes.data() + 2 * 128;
+  EXPECT_EQ(entry[0], 0x7C);
+  EXPECT_EQ(entry[33], 0x80 | 0x6C);
+  EXPECT_EQ(entry[127], 0x60);
+  float scale = 0.0f;
+  std::memcpy(&scale, page.bytes.data() + 4 * 128 + 2 * 4, sizeof(scale));
+  EXPECT_EQ(scale, 0x1p-6f);
+}
+
+TEST(PageCodec, AnFp8KeySaysWhenItsGroupsLieTooFarApart) {
+  for (int spread = 0; spread < 40; ++spread) {
+    std::vector<float> key(128);
+    key[5] = std::ldexp(6.0f, spread);
+    key[64] = 6.0f;
+    key[65] = 0.5f;  // the smallest value of its group
+    bool exact = false;
+    const std::vector<float> got = StoredAs(kKeysFp8, key, &exact);
+    EXPECT_EQ(exact, spread <= 14) << spread;
+    EXPECT_EQ(got[5], key[5]) << spread;
+    if (exact) {
+      EXPECT_EQ(got, key) << spread;
+    } else {
+      // A step of the subnormal grid is 2^-9 of the entry's scale, 2^(spread - 6).
+      EXPECT_NEAR(got[65], key[65], std::ldexp(1.0, spread - 6 - 9) / 2) << spread;
+    }
+  }
+  // A group of zeros has the smallest scale but nothing to lose.
+  std::vector<float> key(128);
+  key[0] = 1000.0f;
+  bool exact = false;
+  EXPECT_EQ(StoredAs(kKeysFp8, key, &exact), StoredAs(kKeys, key));
+  EXPECT_TRUE(exact);
+  EXPECT_EQ(StoredAs(kKeysFp8, std::vector<float>(128), &exact), std::vector<float>(128));
+  EXPECT_TRUE(exact);
 }
 
 // amax exactly at 448 * 2^k keeps the scale 2^k; the floor of an all-zero group is 1e-4.

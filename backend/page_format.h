@@ -45,20 +45,26 @@ constexpr CacheClass ClassOf(CacheKind kind) {
   return CacheClass::kFull;
 }
 
+// The official code computes with KV values rounded to kE4m3Rope's grid and index keys rounded to
+// kE2m1's. The wider encodings hold the same rounded values, so which one a cache uses changes its
+// size and no result.
 enum class EntryEncoding {
-  kF32,       // `dim` floats; exact mode, and compressor rows in both modes
-  kE4m3Rope,  // dim - rope_dim e4m3 codes in groups of 64, rope_dim bf16, scale bytes apart
-  kE2m1,      // dim packed e2m1 in groups of 32, scale bytes apart
+  kF32,         // `dim` floats; exact mode, and compressor rows in both modes
+  kE4m3Rope,    // dim - rope_dim e4m3 codes in groups of 64, rope_dim bf16, scale bytes apart
+  kE2m1,        // dim packed e2m1 in groups of 32, scale bytes apart
+  kBf16Rope,    // dim bf16: the values of kE4m3Rope
+  kBf16,        // dim bf16: the values of kE2m1
+  kE4m3Scaled,  // dim e4m3 codes: the values of kE2m1 under one fp32 power of two per entry, apart
 };
 
 // Entries of one page. Values of all entries come first, scale bytes of all entries after them.
 struct PageFormat {
   EntryEncoding encoding = EntryEncoding::kF32;
   int dim = 0;       // values per entry (compressor rows: K then S, 2 * coff * width)
-  int rope_dim = 0;  // of kE4m3Rope
+  int rope_dim = 0;  // of kE4m3Rope and kBf16Rope
   int entries_per_page = 0;
 
-  // Bytes of one entry's values: dim - rope_dim + 2 * rope_dim, dim / 2, or 4 * dim.
+  // Bytes of one entry's values.
   [[nodiscard]] constexpr int64_t value_bytes() const {
     switch (encoding) {
       case EntryEncoding::kF32:
@@ -67,20 +73,42 @@ struct PageFormat {
         return int64_t{dim} + rope_dim;
       case EntryEncoding::kE2m1:
         return dim / 2;
+      case EntryEncoding::kBf16Rope:
+      case EntryEncoding::kBf16:
+        return int64_t{2} * dim;
+      case EntryEncoding::kE4m3Scaled:
+        return dim;
     }
     return 0;
   }
-  // Bytes of one entry's scales: one per group of 64, padded to 8; one per group of 32; none.
+  // Bytes of one entry's scales: one per group of 64, padded to 8; one per group of 32; one fp32.
   [[nodiscard]] constexpr int64_t scale_bytes() const {
     switch (encoding) {
       case EntryEncoding::kF32:
+      case EntryEncoding::kBf16Rope:
+      case EntryEncoding::kBf16:
         return 0;
       case EntryEncoding::kE4m3Rope:
         return (int64_t{dim - rope_dim} / 64 + 7) / 8 * 8;
       case EntryEncoding::kE2m1:
         return dim / 32;
+      case EntryEncoding::kE4m3Scaled:
+        return 4;
     }
     return 0;
+  }
+  // Whether KV entries or index keys can be stored so: the encoding is one for them and `dim`
+  // divides into its groups.
+  [[nodiscard]] constexpr bool HoldsKv() const {
+    return encoding == EntryEncoding::kF32 ||
+           ((encoding == EntryEncoding::kE4m3Rope || encoding == EntryEncoding::kBf16Rope) &&
+            rope_dim >= 0 && rope_dim <= dim && (dim - rope_dim) % 64 == 0);
+  }
+  [[nodiscard]] constexpr bool HoldsIndexKeys() const {
+    return encoding == EntryEncoding::kF32 ||
+           ((encoding == EntryEncoding::kE2m1 || encoding == EntryEncoding::kBf16 ||
+             encoding == EntryEncoding::kE4m3Scaled) &&
+            dim % 32 == 0);
   }
   [[nodiscard]] constexpr int64_t entry_bytes() const { return value_bytes() + scale_bytes(); }
   [[nodiscard]] constexpr int64_t content_bytes() const { return entry_bytes() * entries_per_page; }

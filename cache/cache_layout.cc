@@ -1,5 +1,6 @@
 #include "cache/cache_layout.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -23,22 +24,38 @@ bool LayerHas(int ratio, CacheKind kind) {
   return false;
 }
 
-int PositionsPerEntry(CacheKind kind) {
-  switch (kind) {
-    case CacheKind::kC4Kv:
-    case CacheKind::kC4IndexKeys:
-      return 4;
-    case CacheKind::kC128Kv:
-      return 128;
-    default:
-      return 1;
+EntryEncoding AttentionEncoding(CacheDType dtype) {
+  switch (dtype) {
+    case CacheDType::kF32:
+      return EntryEncoding::kF32;
+    case CacheDType::kBf16:
+      return EntryEncoding::kBf16Rope;
+    case CacheDType::kFp8:
+    case CacheDType::kFp4:  // refused by the constructor
+      return EntryEncoding::kE4m3Rope;
   }
+  return EntryEncoding::kE4m3Rope;
+}
+
+EntryEncoding IndexerEncoding(CacheDType dtype) {
+  switch (dtype) {
+    case CacheDType::kF32:
+      return EntryEncoding::kF32;
+    case CacheDType::kBf16:
+      return EntryEncoding::kBf16;
+    case CacheDType::kFp8:
+      return EntryEncoding::kE4m3Scaled;
+    case CacheDType::kFp4:
+      return EntryEncoding::kE2m1;
+  }
+  return EntryEncoding::kE2m1;
 }
 
 }  // namespace
 
-CacheLayout::CacheLayout(CacheGeometry geometry, Numerics numerics)
-    : geometry_(std::move(geometry)), numerics_(numerics) {
+CacheLayout::CacheLayout(CacheGeometry geometry, CacheDTypes dtypes)
+    : geometry_(std::move(geometry)), dtypes_(dtypes) {
+  FATHOM_CHECK(dtypes.attention != CacheDType::kFp4, "attention entries have no fp4 format");
   for (int ratio : geometry_.ratios) {
     std::array<int64_t, kNumCacheKinds>& offsets = offsets_.emplace_back();
     offsets.fill(-1);
@@ -53,19 +70,18 @@ CacheLayout::CacheLayout(CacheGeometry geometry, Numerics numerics)
 }
 
 PageFormat CacheLayout::Format(CacheKind kind) const {
-  const bool exact = numerics_ == Numerics::kExact;
   PageFormat format;
   format.entries_per_page = PositionsPerBlock(ClassOf(kind)) / PositionsPerEntry(kind);
   switch (kind) {
     case CacheKind::kSwaKv:
     case CacheKind::kC4Kv:
     case CacheKind::kC128Kv:
-      format.encoding = exact ? EntryEncoding::kF32 : EntryEncoding::kE4m3Rope;
+      format.encoding = AttentionEncoding(dtypes_.attention);
       format.dim = geometry_.head_dim;
       format.rope_dim = geometry_.rope_dim;
       break;
     case CacheKind::kC4IndexKeys:
-      format.encoding = exact ? EntryEncoding::kF32 : EntryEncoding::kE2m1;
+      format.encoding = IndexerEncoding(dtypes_.indexer);
       format.dim = geometry_.index_head_dim;
       break;
     // Compressor rows are [K | S] of coff * width channels each, coff = 2 for ratio 4.
@@ -84,9 +100,26 @@ PageFormat CacheLayout::Format(CacheKind kind) const {
 
 int64_t CacheLayout::PageBytes(CacheKind kind) const {
   const int64_t content = Format(kind).content_bytes();
-  if (numerics_ == Numerics::kExact) return content;
+  if (dtypes_.attention != CacheDType::kFp8) return content;
   const int64_t unit = geometry_.head_dim + geometry_.rope_dim;
   return (content + unit - 1) / unit * unit;
+}
+
+int CacheLayout::NumLayers(CacheKind kind) const {
+  return static_cast<int>(std::count_if(geometry_.ratios.begin(), geometry_.ratios.end(),
+                                        [kind](int ratio) { return LayerHas(ratio, kind); }));
+}
+
+int CacheLayout::PositionsPerEntry(CacheKind kind) {
+  switch (kind) {
+    case CacheKind::kC4Kv:
+    case CacheKind::kC4IndexKeys:
+      return 4;
+    case CacheKind::kC128Kv:
+      return 128;
+    default:
+      return 1;
+  }
 }
 
 int CacheLayout::PositionsPerBlock(CacheClass cache_class) {

@@ -1,4 +1,5 @@
-// CacheLayout: every byte size of the attention cache, from the model's geometry and the numerics.
+// CacheLayout: every byte size of the attention cache, from the model's geometry and the formats of
+// its entries.
 //
 // Kinds that grow and go together form a class; a class allocates page blocks, each holding the
 // pages of all its layers for the same positions at fixed offsets. Kernels, allocator and planner
@@ -7,20 +8,23 @@
 
 #include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "backend/numerics.h"
 #include "backend/page_format.h"
 #include "backend/step_plan.h"
+#include "cache/cache_dtype.h"
 
 namespace fathom {
 
 struct CacheGeometry {
-  std::vector<int> ratios;  // 0, 4 or 128 per layer
+  std::vector<int> ratios;  // 0, 4 or 128 per layer; those of loaded MTP blocks come last
   int head_dim = 0;
   int rope_dim = 0;
   int index_head_dim = 0;
-  int window = 0;  // positions
+  int window = 0;          // positions
+  int num_mtp_layers = 0;  // how many of `ratios`, at the end, belong to MTP blocks
 };
 
 // Positions of one logical block, the unit that schedulers count.
@@ -28,13 +32,22 @@ inline constexpr int kBlockPositions = 256;
 
 class CacheLayout {
  public:
-  CacheLayout(CacheGeometry geometry, Numerics numerics);
+  // Attention entries of fp4 are a programming error (CheckCacheDTypes).
+  CacheLayout(CacheGeometry geometry, CacheDTypes dtypes);
+  CacheLayout(CacheGeometry geometry, Numerics numerics)
+      : CacheLayout(std::move(geometry), DefaultCacheDTypes(numerics)) {}
 
   [[nodiscard]] const CacheGeometry& geometry() const { return geometry_; }
+  [[nodiscard]] CacheDTypes dtypes() const { return dtypes_; }
   [[nodiscard]] PageFormat Format(CacheKind kind) const;
-  // Bytes of one page, padding included: kE4m3Rope geometries round every page up to a multiple of
-  // an entry's value bytes, as the public kernels want it; fp32 pages are not padded.
+  // Bytes of one page. Beside fp8 attention entries every page is rounded up to a multiple of an
+  // entry's value bytes, as the public kernels want it; other pages are not padded.
   [[nodiscard]] int64_t PageBytes(CacheKind kind) const;
+  // Layers that have the kind, MTP blocks included.
+  [[nodiscard]] int NumLayers(CacheKind kind) const;
+
+  // Positions behind one entry: 1, 4 or 128.
+  [[nodiscard]] static int PositionsPerEntry(CacheKind kind);
 
   // Positions that a page block of the class covers: 256, 64, 4, 8.
   [[nodiscard]] static int PositionsPerBlock(CacheClass cache_class);
@@ -51,7 +64,7 @@ class CacheLayout {
 
  private:
   CacheGeometry geometry_;
-  Numerics numerics_;
+  CacheDTypes dtypes_;
   // Offset of a layer's page in its class's block; -1 where the layer has no such kind.
   std::vector<std::array<int64_t, kNumCacheKinds>> offsets_;
   std::array<int64_t, kNumCacheClasses> block_bytes_{};

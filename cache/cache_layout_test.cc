@@ -6,7 +6,12 @@
 namespace fathom {
 namespace {
 
-CacheGeometry Geometry(std::vector<int> ratios) { return {std::move(ratios), 512, 64, 128, 128}; }
+CacheGeometry Geometry(std::vector<int> ratios, int mtp = 0) {
+  for (int i = 0; i < mtp; ++i) ratios.push_back(0);
+  return {std::move(ratios), 512, 64, 128, 128, mtp};
+}
+constexpr CacheDTypes kFp8Fp8 = {CacheDType::kFp8, CacheDType::kFp8};
+constexpr CacheDTypes kBf16Bf16 = {CacheDType::kBf16, CacheDType::kBf16};
 
 std::vector<int> FlashRatios() {
   std::vector<int> ratios = {0, 0};
@@ -47,6 +52,77 @@ TEST(CacheLayout, PageBlocksOfFlashAndPro) {
   EXPECT_EQ(pro.BlockBytes(CacheClass::kSwa), 2283840);
   EXPECT_EQ(pro.BlockBytes(CacheClass::kState4), 1244160);
   EXPECT_EQ(pro.BlockBytes(CacheClass::kState128), 1017792);
+}
+
+TEST(CacheLayout, Fp8IndexKeysAndTheMtpLayersWindow) {
+  const CacheLayout flash(Geometry(FlashRatios(), 1), kFp8Fp8);
+  EXPECT_EQ(flash.Format(CacheKind::kC4IndexKeys).entry_bytes(), 132);
+  EXPECT_EQ(flash.Format(CacheKind::kC4IndexKeys).scale_offset(), 64 * 128);
+  EXPECT_EQ(flash.PageBytes(CacheKind::kC4IndexKeys), 8640);
+  EXPECT_EQ(flash.BlockBytes(CacheClass::kFull), 1002240);
+  EXPECT_EQ(flash.BlockBytes(CacheClass::kSwa), 1647360);
+  EXPECT_EQ(flash.BlockBytes(CacheClass::kState4), 870912);
+  EXPECT_EQ(flash.BlockBytes(CacheClass::kState128), 656640);
+  EXPECT_EQ(flash.NumLayers(CacheKind::kSwaKv), 44);
+  EXPECT_EQ(flash.NumLayers(CacheKind::kC4Kv), 21);
+  EXPECT_EQ(flash.NumLayers(CacheKind::kC128State), 20);
+  const CacheLayout pro(Geometry(ProRatios(), 1), kFp8Fp8);
+  EXPECT_EQ(pro.BlockBytes(CacheClass::kFull), 1435968);
+  EXPECT_EQ(pro.BlockBytes(CacheClass::kSwa), 2321280);
+}
+
+TEST(CacheLayout, Bf16PagesAreRowsWithoutPadding) {
+  const CacheLayout layout(Geometry({0, 4, 128}), kBf16Bf16);
+  EXPECT_EQ(layout.Format(CacheKind::kSwaKv).entry_bytes(), 1024);
+  EXPECT_EQ(layout.Format(CacheKind::kC4IndexKeys).entry_bytes(), 256);
+  EXPECT_EQ(layout.PageBytes(CacheKind::kSwaKv), 65536);
+  EXPECT_EQ(layout.PageBytes(CacheKind::kC4Kv), 65536);
+  EXPECT_EQ(layout.PageBytes(CacheKind::kC128Kv), 2048);
+  EXPECT_EQ(layout.PageBytes(CacheKind::kC4IndexKeys), 16384);
+  EXPECT_EQ(layout.PageBytes(CacheKind::kC4State), 32768);
+  EXPECT_EQ(layout.PageBytes(CacheKind::kC128State), 32768);
+  EXPECT_EQ(layout.PageBytes(CacheKind::kC4IndexState), 8192);
+}
+
+TEST(CacheLayout, FormatsSuitWhatTheyHold) {
+  for (const CacheDType attention : {CacheDType::kF32, CacheDType::kBf16, CacheDType::kFp8}) {
+    for (const CacheDType indexer :
+         {CacheDType::kF32, CacheDType::kBf16, CacheDType::kFp8, CacheDType::kFp4}) {
+      const CacheLayout layout(Geometry({4, 128}), CacheDTypes{attention, indexer});
+      EXPECT_TRUE(layout.Format(CacheKind::kSwaKv).HoldsKv());
+      EXPECT_TRUE(layout.Format(CacheKind::kC4Kv).HoldsKv());
+      EXPECT_TRUE(layout.Format(CacheKind::kC128Kv).HoldsKv());
+      EXPECT_TRUE(layout.Format(CacheKind::kC4IndexKeys).HoldsIndexKeys());
+      EXPECT_EQ(layout.Format(CacheKind::kC4State).encoding, EntryEncoding::kF32);
+      EXPECT_EQ(layout.PageBytes(CacheKind::kC4State) % 576 == 0, attention == CacheDType::kFp8);
+    }
+  }
+}
+
+TEST(CacheDTypes, NamesOfTheFlags) {
+  EXPECT_EQ(*ParseAttentionCacheDType("auto"), CacheDType::kFp8);
+  EXPECT_EQ(*ParseAttentionCacheDType("fp8_ds_mla"), CacheDType::kFp8);
+  EXPECT_EQ(*ParseAttentionCacheDType("bfloat16"), CacheDType::kBf16);
+  EXPECT_EQ(*ParseIndexerCacheDType("auto"), CacheDType::kFp4);
+  EXPECT_EQ(*ParseIndexerCacheDType("fp8"), CacheDType::kFp8);
+  for (const CacheDType dtype :
+       {CacheDType::kF32, CacheDType::kBf16, CacheDType::kFp8, CacheDType::kFp4}) {
+    EXPECT_EQ(*ParseIndexerCacheDType(CacheDTypeName(dtype)), dtype);
+  }
+  for (const char* refused : {"fp4", "fp8_e5m2", "int8", "nvfp4", ""}) {
+    EXPECT_FALSE(ParseAttentionCacheDType(refused).ok()) << refused;
+  }
+  EXPECT_FALSE(ParseIndexerCacheDType("nvfp4").ok());
+}
+
+TEST(CacheDTypes, ExactModeIsFp32AndOfficialModeIsNot) {
+  for (const Numerics numerics : {Numerics::kOfficial, Numerics::kExact}) {
+    EXPECT_TRUE(CheckCacheDTypes(DefaultCacheDTypes(numerics), numerics).ok());
+  }
+  EXPECT_FALSE(CheckCacheDTypes(kFp8Fp8, Numerics::kExact).ok());
+  EXPECT_FALSE(CheckCacheDTypes({CacheDType::kF32, CacheDType::kF32}, Numerics::kOfficial).ok());
+  EXPECT_FALSE(CheckCacheDTypes({CacheDType::kF32, CacheDType::kFp8}, Numerics::kExact).ok());
+  EXPECT_FALSE(CheckCacheDTypes({CacheDType::kFp4, CacheDType::kFp4}, Numerics::kOfficial).ok());
 }
 
 TEST(CacheLayout, ExactModeStoresFloatsWithoutPadding) {

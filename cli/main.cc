@@ -54,6 +54,7 @@ int main(int argc, char** argv) {
   AddTemplateCommand(app, action);
   AddLogitsCommand(app, action);
   AddInspectCommand(app, action);
+  AddPlanCommand(app, action);
   std::string log_level = "warning";
   AddLogLevelOption(app, log_level);
   for (CLI::App* command : app.get_subcommands(nullptr)) AddLogLevelOption(*command, log_level);

@@ -7,16 +7,25 @@
 
 namespace fathom {
 
-CacheGeometry CacheGeometryOf(const ModelConfig& config) {
-  return {config.compress_ratios, config.head_dim, config.rope_dim, config.index_head_dim,
-          config.window};
+CacheGeometry CacheGeometryOf(const ModelConfig& config, bool with_mtp) {
+  CacheGeometry geometry = {config.compress_ratios, config.head_dim, config.rope_dim,
+                            config.index_head_dim, config.window};
+  if (with_mtp) {
+    const std::vector<int>& mtp = config.mtp_compress_ratios;
+    geometry.ratios.insert(geometry.ratios.end(), mtp.begin(), mtp.end());
+    geometry.num_mtp_layers = static_cast<int>(mtp.size());
+  }
+  return geometry;
 }
 
 Result<std::unique_ptr<SequenceRunner>> SequenceRunner::Create(Model& model, Numerics numerics,
-                                                               int64_t max_positions) {
+                                                               int64_t max_positions,
+                                                               std::optional<CacheDTypes> dtypes) {
+  const CacheDTypes chosen = dtypes.value_or(DefaultCacheDTypes(numerics));
+  FATHOM_RETURN_IF_ERROR(CheckCacheDTypes(chosen, numerics));
   FATHOM_ASSIGN_OR_RETURN(
       std::unique_ptr<SequenceCache> cache,
-      SequenceCache::Create(CacheLayout(CacheGeometryOf(model.config()), numerics), max_positions,
+      SequenceCache::Create(CacheLayout(CacheGeometryOf(model.config()), chosen), max_positions,
                             model.max_rows()));
   return std::unique_ptr<SequenceRunner>(new SequenceRunner(model, std::move(cache)));
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,16 +15,18 @@
 
 namespace fathom {
 
-// The cache geometry of a model's main layers.
-CacheGeometry CacheGeometryOf(const ModelConfig& config);
+// The cache geometry of a model's main layers, and of its MTP blocks behind them where asked for.
+CacheGeometry CacheGeometryOf(const ModelConfig& config, bool with_mtp = false);
 
 class SequenceRunner {
  public:
   enum class Logits { kNone, kLast, kAll };
 
-  // `model` must outlive the runner. Reserves a cache for max_positions tokens.
+  // `model` must outlive the runner. Reserves a cache for max_positions tokens, in the formats that
+  // go with the numerics or in others (kInvalidArgument when they cannot go with them).
   static Result<std::unique_ptr<SequenceRunner>> Create(Model& model, Numerics numerics,
-                                                        int64_t max_positions);
+                                                        int64_t max_positions,
+                                                        std::optional<CacheDTypes> dtypes = {});
 
   // Computes `tokens` at the positions that follow, in one step (at most model.max_rows() tokens).
   // `logits` receives [vocab] of the last token, [tokens, vocab], or nothing.

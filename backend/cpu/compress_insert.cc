@@ -115,7 +115,9 @@ Status CpuBackend::DoCompressInsert(const CompressInsertArgs& args) {
                             official(), entry.data());
               cpu::RopeRow(entry, args.anchor_cos_sin.row(first_anchor + e), 1.0f, official());
               if (args.index_side) cpu::HadamardRow(entry, official());
-              StoreEntry(args.out.format, Locate(args.out, out_tables[s], j), entry);
+              if (!StoreEntry(args.out.format, Locate(args.out, out_tables[s], j), entry)) {
+                CountInexactEntry();
+              }
             });
     first_anchor += ending.count;
   }

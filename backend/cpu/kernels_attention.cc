@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "backend/cpu/kernels.h"
+#include "backend/page_codec.h"
 #include "base/formats.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -23,6 +24,16 @@ namespace fathom::cpu::HWY_NAMESPACE {
 // Heads whose scores of one tile are in work together.
 constexpr int kHeadGroup = 16;
 
+// `n` bf16 values that need not stand at an even address.
+HWY_INLINE void DecodeBf16Bytes(const uint8_t* in, int n, float* out) {
+  uint16_t bits[64];
+  for (int i = 0; i < n; i += 64) {
+    const int count = std::min(64, n - i);
+    std::memcpy(bits, in + 2 * i, static_cast<size_t>(count) * sizeof(uint16_t));
+    DecodeBf16(bits, count, out + i);
+  }
+}
+
 void DecodeEntry(const PageFormat& format, EntryRef entry, float* out) {
   const std::byte* in = entry.page + format.value_bytes() * entry.row;
   const auto* scales = reinterpret_cast<const uint8_t*>(entry.page + format.scale_offset() +
@@ -38,18 +49,29 @@ void DecodeEntry(const PageFormat& format, EntryRef entry, float* out) {
       for (int i = 0; i < nope; i += 64) {
         DecodeE4m3(codes + i, 64, scales[i / 64], has_nan, out + i);
       }
-      // Copied because an entry need not stand at an even address.
-      uint16_t bits[64];
-      for (int i = 0; i < format.rope_dim; i += 64) {
-        const int n = std::min(64, format.rope_dim - i);
-        std::memcpy(bits, codes + nope + 2 * i, static_cast<size_t>(n) * sizeof(uint16_t));
-        DecodeBf16(bits, n, out + nope + i);
-      }
+      DecodeBf16Bytes(codes + nope, format.rope_dim, out + nope);
       return;
     }
     case EntryEncoding::kE2m1:
       for (int i = 0; i < format.dim; i += 32) DecodeE2m1(codes + i / 2, scales[i / 32], out + i);
       return;
+    case EntryEncoding::kBf16Rope:
+    case EntryEncoding::kBf16:
+      DecodeBf16Bytes(codes, format.dim, out);
+      return;
+    case EntryEncoding::kE4m3Scaled: {
+      if (format.dim % 64 != 0) {
+        LoadEntry(format, entry, {out, static_cast<size_t>(format.dim)});
+        return;
+      }
+      // The scale is a normal power of two, so its exponent bits are a ue8m0 byte.
+      uint32_t bits = 0;
+      std::memcpy(&bits, scales, sizeof(bits));
+      for (int i = 0; i < format.dim; i += 64) {
+        DecodeE4m3(codes + i, 64, static_cast<uint8_t>(bits >> 23), has_nan, out + i);
+      }
+      return;
+    }
   }
 }
 

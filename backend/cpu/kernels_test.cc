@@ -211,11 +211,12 @@ TEST_P(CpuKernels, DotsAreTheSameInAnyTileAndCloseToTheExactSum) {
 
 TEST_P(CpuKernels, EntriesDecodeLikeThePageCodec) {
   Random random(6);
-  const PageFormat formats[] = {{EntryEncoding::kF32, 96, 0, 3},
-                                {EntryEncoding::kE4m3Rope, 512, 64, 5},
-                                {EntryEncoding::kE4m3Rope, 128, 64, 4},
-                                {EntryEncoding::kE4m3Rope, 80, 16, 2},
-                                {EntryEncoding::kE2m1, 128, 0, 7}};
+  const PageFormat formats[] = {
+      {EntryEncoding::kF32, 96, 0, 3},         {EntryEncoding::kE4m3Rope, 512, 64, 5},
+      {EntryEncoding::kE4m3Rope, 128, 64, 4},  {EntryEncoding::kE4m3Rope, 80, 16, 2},
+      {EntryEncoding::kE2m1, 128, 0, 7},       {EntryEncoding::kBf16Rope, 512, 64, 3},
+      {EntryEncoding::kBf16Rope, 80, 16, 5},   {EntryEncoding::kBf16, 32, 0, 4},
+      {EntryEncoding::kE4m3Scaled, 128, 0, 7}, {EntryEncoding::kE4m3Scaled, 32, 0, 3}};
   for (const PageFormat& format : formats) {
     test::TestPages pages(random, format, 1, 20);
     pages.Fill(random, 20);

@@ -162,6 +162,7 @@ Status Check(const QNormRopeKvInsertArgs& a) {
       .Shape("kv_norm_weight", a.kv_norm_weight, {d})
       .Shape("cos_sin", a.cos_sin, {n, rope / 2, 2})
       .That(rope <= d && a.swa.format.dim == d, "page entries must hold d values")
+      .That(a.swa.format.HoldsKv(), "page format is none of KV entries")
       .That(TablesMatch(a.plan, CacheKind::kSwaKv), "one block table per sequence")
       .Done();
 }
@@ -182,6 +183,9 @@ Status Check(const CompressInsertArgs& a) {
       .Shape("anchor_cos_sin", a.anchor_cos_sin, {entries, a.anchor_cos_sin.dim(1), 2})
       .That(2 * a.anchor_cos_sin.dim(1) <= width, "anchor_cos_sin rotates more than a row")
       .That(a.state.format.dim == 2 * coff * width && a.out.format.dim == width, "page formats")
+      .That(a.state.format.encoding == EntryEncoding::kF32, "compressor rows must be fp32")
+      .That(a.index_side ? a.out.format.HoldsIndexKeys() : a.out.format.HoldsKv(),
+            "page format is none of such entries")
       .That(TablesMatch(a.plan, a.state_kind) && TablesMatch(a.plan, a.out_kind),
             "one block table per sequence")
       .Done();
@@ -196,6 +200,7 @@ Status Check(const IndexerTopkArgs& a) {
       .Shape("q", a.q, {n, heads, d})
       .That(d > 0 && (d & (d - 1)) == 0 && d % 32 == 0, "di must be a power of two, at least 32")
       .That(a.keys.format.dim == d, "page entries must hold di values")
+      .That(a.keys.format.HoldsIndexKeys(), "page format is none of index keys")
       .Shape("head_weights", a.head_weights, {n, heads})
       .Shape("cos_sin", a.cos_sin, {n, a.cos_sin.dim(1), 2})
       .That(2 * a.cos_sin.dim(1) <= d, "cos_sin rotates more than a head")
@@ -214,6 +219,7 @@ Status Check(const SparseAttentionArgs& a) {
   check.That(a.q.rank() == 3 && a.plan->num_rows() == n, "q must be [rows, H, d]")
       .Shape("q", a.q, {n, a.q.dim(1), d})
       .That(a.swa.format.dim == d, "page entries must hold d values")
+      .That(a.swa.format.HoldsKv(), "page format is none of KV entries")
       .Shape("sink", a.sink, {heads})
       .Shape("out", a.out, {n, heads, d})
       .That(TablesMatch(a.plan, CacheKind::kSwaKv), "one block table per sequence")
@@ -221,6 +227,7 @@ Status Check(const SparseAttentionArgs& a) {
       .That(a.compressed.empty() == (a.ratio == 0), "compressed pages exactly when ratio is not 0");
   if (!a.compressed.empty()) {
     check.That(a.compressed.format.dim == d, "compressed entries must hold d values")
+        .That(a.compressed.format.HoldsKv(), "format of compressed pages is none of KV entries")
         .That(TablesMatch(a.plan, a.compressed_kind), "one block table per sequence");
   }
   if (!a.entries.empty()) {

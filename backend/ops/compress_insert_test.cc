@@ -373,6 +373,11 @@ TEST_P(CompressInsert, ChecksItsArguments) {
   expect("anchor_cos_sin", [&](Args& a) { a.anchor_cos_sin = {m, 1, 40, 2}; });
   expect("page", [&](Args& a) { a.state.format.dim = 144; });
   expect("page", [&](Args& a) { a.out.format.dim = 64; });
+  expect("fp32", [&](Args& a) { a.state.format.encoding = EntryEncoding::kBf16; });
+  expect("page format", [&](Args& a) { a.out.format.encoding = EntryEncoding::kE4m3Scaled; });
+  expect("page format", [&](Args& a) {
+    a.out.format = {EntryEncoding::kBf16Rope, a.out.format.dim, 16, 4};  // no groups of 64
+  });
   expect("block table", [&](Args& a) { a.plan = &no_tables; });
 }
 

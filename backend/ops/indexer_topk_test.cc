@@ -254,6 +254,7 @@ TEST_P(IndexerTopk, ChecksItsArguments) {
   expect("q", [&](Args& a) { a.q = {m, 3, 2 * kDim}; });
   expect("di", [&](Args& a) { a.q = {m, 3, 2, 48}; });
   expect("page", [&](Args& a) { a.keys.format.dim = 32; });
+  expect("page format", [&](Args& a) { a.keys.format.encoding = EntryEncoding::kBf16Rope; });
   expect("head_weights", [&](Args& a) { a.head_weights = {m, 3, 3}; });
   expect("cos_sin", [&](Args& a) { a.cos_sin = {m, 2, 4, 2}; });
   expect("cos_sin", [&](Args& a) { a.cos_sin = {m, 3, 33, 2}; });

@@ -186,6 +186,7 @@ TEST_P(QNormRopeKvInsert, ChecksItsArguments) {
   expect("cos_sin", [&](Args& a) { a.cos_sin = {m, 2, kRope / 2, 2}; });
   expect("cos_sin", [&](Args& a) { a.cos_sin = {m, 3, kRope}; });
   expect("page", [&](Args& a) { a.swa.format.dim = kDim - 8; });
+  expect("page format", [&](Args& a) { a.swa.format.encoding = EntryEncoding::kE4m3Scaled; });
   expect("block table", [&](Args& a) { a.plan = &no_tables; });
 }
 

@@ -303,6 +303,8 @@ TEST_P(SparseAttention, ChecksItsArguments) {
   expect("ratio", [&](Args& a) { a.ratio = -4; });
   expect("compressed", [&](Args& a) { a.compressed.base = nullptr; });
   expect("compressed", [&](Args& a) { a.compressed.format.dim = 64; });
+  expect("page format", [&](Args& a) { a.swa.format.encoding = EntryEncoding::kE2m1; });
+  expect("compressed", [&](Args& a) { a.compressed.format.encoding = EntryEncoding::kBf16; });
   expect("entries", [&](Args& a) { a.entries = a.entries.First(2); });
   expect("num_entries", [&](Args& a) { a.num_entries = a.num_entries.First(2); });
   expect("block table", [&](Args& a) { a.plan = &no_swa; });

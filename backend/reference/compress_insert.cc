@@ -75,7 +75,9 @@ Status ReferenceBackend::DoCompressInsert(const CompressInsertArgs& args) {
       reference::RmsNormRow(numerics(), entry, args.norm_weight.elements(), args.norm_eps, entry);
       reference::RopeRow(numerics(), entry, args.anchor_cos_sin.row(anchor), 1.0f);
       if (args.index_side) reference::HadamardRow(numerics(), entry);
-      StoreEntry(args.out.format, Locate(args.out, out_tables[s], j), entry);
+      if (!StoreEntry(args.out.format, Locate(args.out, out_tables[s], j), entry)) {
+        CountInexactEntry();
+      }
     }
   }
   return OkStatus();
