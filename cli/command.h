@@ -23,6 +23,7 @@ void AddServeCommand(CLI::App& app, Action& action);
 void AddTokenizeCommand(CLI::App& app, Action& action);
 void AddTemplateCommand(CLI::App& app, Action& action);
 void AddLogitsCommand(CLI::App& app, Action& action);
+void AddSynthCommand(CLI::App& app, Action& action);
 
 // Exit statuses: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 inline constexpr int kExitFailed = 1;

@@ -2,7 +2,9 @@
 
 #include <spdlog/spdlog.h>
 
+#include <array>
 #include <chrono>
+#include <map>
 #include <utility>
 
 #include "chat/effort.h"
@@ -14,7 +16,36 @@ namespace {
 
 constexpr const char* kBundledModel = "fathom-nano";
 
+// Where models and presets come with the program. Installed: PREFIX/bin/fathom and
+// PREFIX/share/fathom/models. Built: SOURCE/build/PRESET/bin/fathom.
+std::array<std::filesystem::path, 2> ModelFolders() {
+  std::error_code error;
+  const std::filesystem::path bin =
+      std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  return {bin.parent_path() / "share" / "fathom" / "models",
+          bin.parent_path().parent_path().parent_path() / "models"};
+}
+
 }  // namespace
+
+Result<std::filesystem::path> ResolvePreset(const std::string& name) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  // Names are compared rather than joined to a path: a preset is never a place elsewhere.
+  std::map<std::string, fs::path> presets;
+  for (const fs::path& models : ModelFolders()) {
+    for (fs::directory_iterator it(models / "presets", error); it != fs::directory_iterator();
+         it.increment(error)) {
+      const fs::path& path = it->path();
+      if (path.extension() == ".json") presets.emplace(path.stem().string(), path);
+    }
+  }
+  if (const auto found = presets.find(name); found != presets.end()) return found->second;
+  std::string known;
+  for (const auto& [preset, path] : presets) known += (known.empty() ? "" : ", ") + preset;
+  return NotFound("model '" + name + "': no such file or directory, and no preset (" +
+                  (known.empty() ? "none found" : known) + ")");
+}
 
 Result<std::filesystem::path> ResolveModel(const std::string& model) {
   namespace fs = std::filesystem;
@@ -23,12 +54,8 @@ Result<std::filesystem::path> ResolveModel(const std::string& model) {
     if (fs::is_directory(model, error)) return fs::path(model);
     return NotFound("model '" + model + "': no such directory");
   }
-  // Installed: PREFIX/bin/fathom and PREFIX/share/fathom/models. Built:
-  // SOURCE/build/PRESET/bin/fathom.
-  const fs::path bin = fs::read_symlink("/proc/self/exe", error).parent_path();
   std::string looked;
-  for (const fs::path& models : {bin.parent_path() / "share" / "fathom" / "models",
-                                 bin.parent_path().parent_path().parent_path() / "models"}) {
+  for (const fs::path& models : ModelFolders()) {
     fs::path candidate = models / kBundledModel;
     if (fs::is_directory(candidate, error)) return candidate;
     looked += (looked.empty() ? "" : " or ") + candidate.string();

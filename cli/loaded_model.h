@@ -18,6 +18,9 @@ namespace fathom::cli {
 // the source tree that built it. kNotFound says where it looked.
 Result<std::filesystem::path> ResolveModel(const std::string& model);
 
+// The config of a bundled preset ("flash", "pro"). kNotFound lists them.
+Result<std::filesystem::path> ResolvePreset(const std::string& name);
+
 struct LoadedModel {
   std::filesystem::path directory;
   std::unique_ptr<LocalEngine> engine;

@@ -34,6 +34,7 @@ int main(int argc, char** argv) {
   AddTokenizeCommand(app, action);
   AddTemplateCommand(app, action);
   AddLogitsCommand(app, action);
+  AddSynthCommand(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

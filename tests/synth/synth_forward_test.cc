@@ -236,5 +236,35 @@ TEST(SynthForward, RandomGeometriesRunOnTheReference) {
   }
 }
 
+// The program, from flags to files.
+TEST(SynthCommand, WritesWhatItsFlagsSay) {
+  TempDirectory directory;
+  const auto run = [&](const std::string& flags) {
+    const std::string command = std::string(FATHOM_BINARY_DIR "/fathom synth ") +
+                                (directory.path() / "out").string() + " " + flags +
+                                " >/dev/null 2>&1";
+    return WEXITSTATUS(std::system(command.c_str()));
+  };
+  ASSERT_EQ(run("--ratios '0, 4,128' --experts 5 --no-mtp --seed 3 --max-shard-size 500KB "
+                "--tokenizer " FATHOM_SOURCE_DIR "/models/fathom-nano"),
+            0);
+  auto opened = Checkpoint::Open(directory.path() / "out");
+  ASSERT_TRUE(opened.ok()) << opened.status().ToString();
+  EXPECT_EQ(opened->config().compress_ratios, (std::vector<int>{0, 4, 128}));
+  EXPECT_EQ(opened->config().num_experts, 5);
+  EXPECT_TRUE(opened->config().mtp_compress_ratios.empty());
+  EXPECT_GT(opened->num_files(), 6);
+  EXPECT_TRUE(fs::exists(directory.path() / "out/tokenizer.json"));
+
+  EXPECT_EQ(run(""), 1);  // not empty
+  EXPECT_EQ(run("--force"), 0);
+  EXPECT_EQ(run("--force --preset nano --mtp"), 0);
+  EXPECT_EQ(run("--force --ratios 0,4,"), 1);
+  EXPECT_EQ(run("--force --preset gigantic"), 1);
+  EXPECT_EQ(run("--force --hidden 100"), 1);
+  EXPECT_EQ(run("--force --vocab 100 --tokenizer " FATHOM_SOURCE_DIR "/models/fathom-nano"), 1);
+  EXPECT_EQ(run("--force --hidden many"), 2);
+}
+
 }  // namespace
 }  // namespace fathom
