@@ -2,9 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
-#include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/safetensors.h"

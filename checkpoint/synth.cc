@@ -117,38 +117,53 @@ bool IsCheckpointFile(const std::string& name) {
          (name.ends_with(".safetensors") || name.ends_with(".safetensors.partial"));
 }
 
-Status PrepareDirectory(const fs::path& directory, bool overwrite) {
+Status CheckFreeSpace(const fs::path& directory, uint64_t needed, uint64_t freed) {
+  std::error_code error;
+  const fs::space_info space = fs::space(directory, error);
+  // A file system that does not tell is tried.
+  if (error || space.available >= needed || freed >= needed - space.available) return OkStatus();
+  return Unavailable(directory.string() + ": " + GigabytesText(space.available + freed) +
+                     " are free, the checkpoint needs " + GigabytesText(needed));
+}
+
+// Makes the directory, or room in it; what cannot work is refused before anything is removed.
+Status PrepareDirectory(const fs::path& directory, const SynthOptions& options, uint64_t needed) {
   std::error_code error;
   if (fs::exists(directory, error) && !fs::is_directory(directory, error)) {
     return InvalidArgument(directory.string() + ": is there and no directory");
   }
   fs::create_directories(directory, error);
   if (error) return Unavailable(directory.string() + ": cannot create: " + error.message());
+  const fs::path& tokenizer = options.tokenizer_directory;
+  if (!tokenizer.empty() && fs::equivalent(tokenizer, directory, error)) {
+    return InvalidArgument(directory.string() + ": the tokenizer must come from elsewhere");
+  }
+  if (!tokenizer.empty() && !fs::exists(tokenizer / "tokenizer.json", error)) {
+    return NotFound((tokenizer / "tokenizer.json").string() + ": does not exist");
+  }
   std::vector<fs::path> old;
+  uint64_t old_bytes = 0;
   bool in_use = false;
+  error.clear();
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     in_use = true;
-    if (IsCheckpointFile(it->path().filename().string())) old.push_back(it->path());
+    if (!IsCheckpointFile(it->path().filename().string())) continue;
+    old.push_back(it->path());
+    std::error_code no_file;
+    const uint64_t bytes = fs::file_size(it->path(), no_file);
+    if (!no_file) old_bytes += bytes;
   }
   if (error) return Unavailable(directory.string() + ": cannot list: " + error.message());
-  if (in_use && !overwrite) {
+  if (in_use && !options.overwrite) {
     return InvalidArgument(directory.string() +
                            ": not empty; name another directory or ask to overwrite it");
   }
+  FATHOM_RETURN_IF_ERROR(CheckFreeSpace(directory, needed, old_bytes));
   for (const fs::path& file : old) {
     fs::remove(file, error);
     if (error) return Unavailable(file.string() + ": cannot remove: " + error.message());
   }
   return OkStatus();
-}
-
-Status CheckFreeSpace(const fs::path& directory, uint64_t needed) {
-  std::error_code error;
-  const fs::space_info space = fs::space(directory, error);
-  // A file system that does not tell is tried.
-  if (error || space.available >= needed) return OkStatus();
-  return Unavailable(directory.string() + ": " + GigabytesText(space.available) +
-                     " are free, the checkpoint needs " + GigabytesText(needed));
 }
 
 Status WriteTextFile(const fs::path& path, std::string_view text) {
@@ -196,12 +211,12 @@ class Writer {
 
   Status Run() {
     FATHOM_RETURN_IF_ERROR(Progress());
+    FATHOM_RETURN_IF_ERROR(CopyTokenizer());
     for (const SynthShard& shard : plan_.shards) FATHOM_RETURN_IF_ERROR(WriteShard(shard));
     FATHOM_RETURN_IF_ERROR(
         WriteText("model.safetensors.index.json", IndexText(plan_, options_.dialect)));
     FATHOM_RETURN_IF_ERROR(
         WriteText("generation_config.json", GenerationConfigText(plan_.config_text)));
-    FATHOM_RETURN_IF_ERROR(CopyTokenizer());
     FATHOM_RETURN_IF_ERROR(WriteText("config.json", plan_.config_text));
     written_.clear();
     return OkStatus();
@@ -340,8 +355,7 @@ Status WriteSyntheticCheckpoint(const SynthPlan& plan, const fs::path& directory
                                 const SynthOptions& options, ThreadPool& pool) {
   std::error_code error;
   const bool is_new = !fs::exists(directory, error);
-  FATHOM_RETURN_IF_ERROR(PrepareDirectory(directory, options.overwrite));
-  Status status = CheckFreeSpace(directory, plan.total_bytes);
+  Status status = PrepareDirectory(directory, options, plan.total_bytes);
   if (status.ok()) status = Writer(plan, directory, options, pool).Run();
   if (!status.ok() && is_new) fs::remove(directory, error);  // empty by now
   return status;
