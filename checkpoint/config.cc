@@ -204,11 +204,12 @@ void ReadSchedule(Fields& fields, Problems& problems, ModelConfig& config) {
       all.push_back(ratio.value_or(0));
     }
     // One more entry per MTP block; a DSpark drafter adds one per stage, whatever the MTP count
-    // says.
+    // says. The entry of a published model's block stays behind when writers leave the block out.
     const bool length_ok =
         all.size() == num_layers ||
         (config.has_dspark ? all.size() > num_layers
-                           : all.size() == num_layers + static_cast<size_t>(num_mtp));
+                           : all.size() == num_layers + static_cast<size_t>(num_mtp) ||
+                                 (num_mtp == 0 && all.size() == num_layers + 1));
     if (!length_ok) {
       return fields.Problem("compress_ratios",
                             std::to_string(all.size()) + " entries for num_hidden_layers " +

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <utility>
 
+#include "cli/numbers.h"
+
 namespace fathom::cli {
 namespace {
 
@@ -121,30 +123,6 @@ Result<std::vector<std::string>> NormalizeArguments(const CLI::App& app,
   return out;
 }
 
-Result<int64_t> ParseCount(std::string_view text) {
-  const auto bad = [&] {
-    return InvalidArgument("'" + std::string(text.substr(0, 40)) +
-                           "' is not a number with an optional suffix k, m, g (decimal) or K, M, G "
-                           "(binary)");
-  };
-  int64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc()) return bad();
-  int64_t unit = 1;
-  if (rest != end) {
-    if (rest + 1 != end) return bad();
-    constexpr std::string_view kSuffixes = "kmgKMG";
-    constexpr int64_t kUnits[] = {1'000, 1'000'000, 1'000'000'000, 1 << 10, 1 << 20, 1 << 30};
-    const size_t suffix = kSuffixes.find(*rest);
-    if (suffix == std::string_view::npos) return bad();
-    unit = kUnits[suffix];
-  }
-  int64_t count = 0;
-  if (__builtin_mul_overflow(value, unit, &count)) return bad();
-  return count;
-}
-
 CLI::Validator RealNumber(double min, double max, bool min_allowed, const std::string& range) {
   return CLI::Validator(
       [=](const std::string& text) -> std::string {
@@ -174,9 +152,9 @@ CLI::Validator Count(int64_t min, int64_t max) {
   const std::string range = std::to_string(min) + " to " + std::to_string(max);
   return CLI::Validator(
       [=](std::string& text) -> std::string {
-        const auto count = ParseCount(text);
+        const auto count = ParseCount(text, "count", max);
         if (!count.ok()) return count.status().message();
-        if (*count < min || *count > max) return text + " is not in the range " + range;
+        if (*count < min) return text + " is not in the range " + range;
         text = std::to_string(*count);
         return {};
       },

@@ -21,13 +21,10 @@ Result<std::vector<std::string>> NormalizeArguments(const CLI::App& app,
 // The candidate with the fewest edits from `word`; empty when none is close enough to be meant.
 std::string ClosestName(std::string_view word, const std::vector<std::string>& candidates);
 
-// "4096", "8k" (8000), "8K" (8192); k, m, g are decimal, K, M, G binary.
-Result<int64_t> ParseCount(std::string_view text);
-
 // Refuse what is no number at all, NaN and what is out of range; for CLI::Option::check.
 CLI::Validator RealNumber(double min, double max, bool min_allowed, const std::string& range);
 CLI::Validator WholeNumber();
-// Turns a count with suffix into digits, for CLI::Option::transform.
+// Turns a count with suffix (numbers.h) into digits, for CLI::Option::transform.
 CLI::Validator Count(int64_t min, int64_t max);
 
 }  // namespace fathom::cli

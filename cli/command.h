@@ -27,6 +27,7 @@ void AddTemplateCommand(CLI::App& app, Action& action);
 void AddLogitsCommand(CLI::App& app, Action& action);
 void AddInspectCommand(CLI::App& app, Action& action);
 void AddPlanCommand(CLI::App& app, Action& action);
+void AddSynthCommand(CLI::App& app, Action& action);
 
 // Exit statuses: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 inline constexpr int kExitFailed = 1;

@@ -55,6 +55,7 @@ int main(int argc, char** argv) {
   AddLogitsCommand(app, action);
   AddInspectCommand(app, action);
   AddPlanCommand(app, action);
+  AddSynthCommand(app, action);
   std::string log_level = "warning";
   AddLogLevelOption(app, log_level);
   for (CLI::App* command : app.get_subcommands(nullptr)) AddLogLevelOption(*command, log_level);

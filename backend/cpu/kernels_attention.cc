@@ -67,6 +67,7 @@ void DecodeEntry(const PageFormat& format, EntryRef entry, float* out) {
       // The scale is a normal power of two, so its exponent bits are a ue8m0 byte.
       uint32_t bits = 0;
       std::memcpy(&bits, scales, sizeof(bits));
+      const bool has_nan = HasE4m3Nan(codes, format.dim);
       for (int i = 0; i < format.dim; i += 64) {
         DecodeE4m3(codes + i, 64, static_cast<uint8_t>(bits >> 23), has_nan, out + i);
       }
