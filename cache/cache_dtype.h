@@ -1,8 +1,8 @@
 // CacheDTypes: in which number formats a cache keeps attention entries and index keys.
 //
-// The official code computes with KV values on an e4m3 grid and index keys on an e2m1 grid, so fp8
-// attention entries and fp4, fp8 and bf16 index keys all hold the same values (docs/planning.md):
-// the choice is one of bytes. fp32 is exact mode, which rounds nothing.
+// The official code computes with KV values on an e4m3 grid and index keys on an e2m1 grid, so bf16
+// and fp8 attention entries hold the same values, and so do bf16, fp8 and fp4 index keys
+// (docs/planning.md): the choice is one of bytes. fp32 is exact mode, which rounds nothing.
 #pragma once
 
 #include <string_view>
