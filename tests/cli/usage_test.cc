@@ -225,7 +225,8 @@ class DamagedModel {
   DamagedModel(const std::string& file, std::string_view content) {
     for (const auto& entry :
          std::filesystem::directory_iterator(ProjectPath("models/fathom-nano"))) {
-      std::filesystem::create_symlink(entry.path(), folder_.path() / entry.path().filename());
+      std::filesystem::create_symlink(std::filesystem::absolute(entry.path()),
+                                      folder_.path() / entry.path().filename());
     }
     std::filesystem::remove(folder_.path() / file);
     static_cast<void>(folder_.Write(file, content));
