@@ -48,4 +48,9 @@ enum class MemoryAdvice {
 // speed only, so there is nothing to report.
 void Advise(std::span<const std::byte> bytes, MemoryAdvice advice);
 
+// Reads `bytes`, a part of a mapping, from the file and enters them into this process's page
+// tables, so that no later access waits. Returns when that is done. A hint as well: what cannot be
+// read is left to the first access.
+void Populate(std::span<const std::byte> bytes);
+
 }  // namespace fathom

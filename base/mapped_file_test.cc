@@ -2,12 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <vector>
 
 namespace fathom {
 namespace {
@@ -85,6 +87,21 @@ TEST_F(MappedFileTest, AdviceInsideAPageLeavesTheBytesAlone) {
     Advise(file->bytes().subspan(4097, 100), advice);
   }
   EXPECT_EQ(Text(*file), std::string(10000, 'x'));
+}
+
+TEST_F(MappedFileTest, PopulatedPagesAreInMemory) {
+  auto file = MappedFile::Open(Write("a", std::string(3'000'000, 'x')));
+  ASSERT_TRUE(file.ok());
+  Advise(file->bytes(), MemoryAdvice::kRandom);  // no read-ahead that would help
+  Populate(file->bytes().subspan(4099, 2'900'000));
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> resident((3'000'000 + page - 1) / page);
+  auto* begin = const_cast<std::byte*>(file->bytes().data());
+  ASSERT_EQ(mincore(begin, 3'000'000, resident.data()), 0);
+  for (size_t i = 4099 / page; i < (4099 + 2'900'000) / page; ++i)
+    EXPECT_EQ(resident[i] & 1, 1) << i;
+  Populate({});
+  EXPECT_EQ(Text(*file), std::string(3'000'000, 'x'));
 }
 
 }  // namespace

@@ -261,6 +261,14 @@ Status Checkpoint::CheckFiles() const {
   }
   return problems.ToStatus(StatusCode::kDataLoss, "weights lost");
 }
+void Checkpoint::Preload(const std::function<void(uint64_t, uint64_t)>& progress) const {
+  uint64_t done = 0;
+  for (const StoredTensor& tensor : impl_->tensors) {
+    Populate(tensor.data);
+    done += tensor.data.size();
+    progress(done, impl_->total_bytes);
+  }
+}
 const std::vector<std::string>& Checkpoint::notes() const { return impl_->notes; }
 
 }  // namespace fathom

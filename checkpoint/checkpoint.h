@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -54,6 +55,10 @@ class Checkpoint {
   // them, the disk failed); their tensors then read as zeros, where the fault guard is installed
   // (base/fault_guard.h). To be asked after a computation, before its result is used.
   [[nodiscard]] Status CheckFiles() const;
+  // Reads all files into the page cache and this process's page tables, so that the first token
+  // does not wait for the disk. Calls progress(bytes done, bytes in all). Pointless when they
+  // exceed free memory.
+  void Preload(const std::function<void(uint64_t done, uint64_t total)>& progress) const;
   // One line per thing a user should know: what was skipped and why.
   [[nodiscard]] const std::vector<std::string>& notes() const;
 

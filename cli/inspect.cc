@@ -1,8 +1,5 @@
 // fathom inspect: what a model is, before it is loaded.
-#include <fmt/format.h>
-#include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -11,6 +8,7 @@
 #include "cli/command.h"
 #include "cli/inspect_report.h"
 #include "cli/loaded_model.h"
+#include "cli/progress.h"
 
 namespace fathom::cli {
 namespace {
@@ -20,30 +18,6 @@ struct Options {
   int num_threads = 0;
   bool json = false;
   bool verify = false;
-};
-
-// One line of standard error that is written over, on a terminal only.
-class ProgressLine {
- public:
-  void Update(uint64_t done, uint64_t total) {
-    if (!shown_ || total == 0) return;
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start_;
-    const double rate = took.count() > 0 ? static_cast<double>(done) / took.count() : 0.0;
-    const double left = rate > 0 ? static_cast<double>(total - done) / rate : 0.0;
-    std::cerr << fmt::format("\rverify {:3.0f} % of {:.1f} GB, {:.2f} GB/s, {:.0f} s left   ",
-                             100.0 * static_cast<double>(done) / static_cast<double>(total),
-                             static_cast<double>(total) / 1e9, rate / 1e9, left)
-              << std::flush;
-    written_ = true;
-  }
-  ~ProgressLine() {
-    if (written_) std::cerr << "\n";
-  }
-
- private:
-  const bool shown_ = isatty(STDERR_FILENO) == 1;
-  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  bool written_ = false;
 };
 
 Result<ModelConfig> ReadConfig(const std::filesystem::path& path) {
@@ -80,11 +54,11 @@ Result<Inspection> Inspect(const Options& o) {
   found.notes = checkpoint.notes();
   if (o.verify) {
     ThreadPool pool(o.num_threads > 0 ? o.num_threads : DefaultThreadCount());
-    ProgressLine line;
-    FATHOM_ASSIGN_OR_RETURN(found.verified,
-                            VerifyValues(checkpoint, pool, [&line](uint64_t done, uint64_t total) {
-                              line.Update(done, total);
-                            }));
+    ProgressBar progress("verifying");
+    FATHOM_ASSIGN_OR_RETURN(
+        found.verified, VerifyValues(checkpoint, pool, [&progress](uint64_t done, uint64_t total) {
+          progress.Update(done, total);
+        }));
   }
   return found;
 }

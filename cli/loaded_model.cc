@@ -3,16 +3,50 @@
 #include <spdlog/spdlog.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <fstream>
 #include <utility>
 
 #include "chat/effort.h"
 #include "checkpoint/generation_config.h"
+#include "cli/progress.h"
 #include "tokenizer/tokenizer.h"
 
 namespace fathom::cli {
 namespace {
 
 constexpr const char* kBundledModel = "fathom-nano";
+
+// Memory that can be had without pushing other programs out; 0 when the system does not say.
+uint64_t AvailableMemory() {
+  std::ifstream info("/proc/meminfo");
+  for (std::string line; std::getline(info, line);) {
+    constexpr std::string_view kName = "MemAvailable:";
+    if (line.rfind(kName, 0) == 0)
+      return std::strtoull(line.c_str() + kName.size(), nullptr, 10) * 1024;
+  }
+  return 0;
+}
+
+// Weights stay where they are, in mapped files. What fits into memory is read ahead, so that the
+// wait for the disk is seen here and not at the first token.
+void ReadAhead(const Checkpoint& checkpoint) {
+  const uint64_t bytes = checkpoint.total_bytes();
+  const double gigabytes = static_cast<double>(bytes) / 1e9;
+  const uint64_t available = AvailableMemory();
+  if (bytes > available) {
+    spdlog::warn(
+        "weights: {:.2f} GB mapped from {} file(s); free memory is {:.2f} GB, so parts are read "
+        "from "
+        "disk again and again, at the disk's speed",
+        gigabytes, checkpoint.num_files(), static_cast<double>(available) / 1e9);
+    return;
+  }
+  ProgressBar progress("reading weights");
+  checkpoint.Preload([&](uint64_t done, uint64_t total) { progress.Update(done, total); });
+  spdlog::info("weights: {:.2f} GB mapped from {} file(s) and read ahead, used in place", gigabytes,
+               checkpoint.num_files());
+}
 
 }  // namespace
 
@@ -72,13 +106,12 @@ Result<LoadedModel> LoadedModel::Load(const ModelOptions& options,
   engine_options.num_threads = options.num_threads;
   engine_options.max_model_len = options.max_model_len;
   engine_options.max_batched_tokens = options.max_batched_tokens;
-  const double megabytes = static_cast<double>(checkpoint.total_bytes()) / 1e6;
-  const int files = checkpoint.num_files();
+  ReadAhead(checkpoint);
   FATHOM_ASSIGN_OR_RETURN(
       loaded.engine, LocalEngine::Create(std::move(checkpoint), std::move(eos), engine_options));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  spdlog::info("loaded {}: {:.1f} MB of weights mapped from {} file(s), backend {}, {:.2f} s",
-               loaded.name, megabytes, files, options.backend, took.count());
+  spdlog::info("loaded {}: {} backend, up to {} tokens, {:.2f} s", loaded.name, options.backend,
+               loaded.engine->info().max_model_len, took.count());
   return loaded;
 }
 

@@ -22,9 +22,10 @@ std::string UsageMessage(const CLI::App* app, const CLI::Error& error) {
 }
 
 void AddLogLevelOption(CLI::App& command, std::string& log_level) {
-  command.add_option("--log-level", log_level, "What to log to standard error")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}))
-      ->capture_default_str();
+  command
+      .add_option("--log-level", log_level,
+                  "What to log to standard error (default: warning; serve: info)")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}));
 }
 
 }  // namespace
@@ -56,7 +57,7 @@ int main(int argc, char** argv) {
   AddInspectCommand(app, action);
   AddPlanCommand(app, action);
   AddSynthCommand(app, action);
-  std::string log_level = "warning";
+  std::string log_level;
   AddLogLevelOption(app, log_level);
   for (CLI::App* command : app.get_subcommands(nullptr)) AddLogLevelOption(*command, log_level);
 
@@ -76,6 +77,8 @@ int main(int argc, char** argv) {
     // 0 for --help and --version; every mistake in the arguments is one status.
     return app.exit(error) == 0 ? 0 : kExitUsage;
   }
+  // A server tells its operator what it does; the other commands only what is wrong.
+  if (log_level.empty()) log_level = app.got_subcommand("serve") ? "info" : "warning";
   spdlog::set_level(spdlog::level::from_str(log_level));
   const int status = action();
   // A full disk or a pipe that closed must not look like success.
