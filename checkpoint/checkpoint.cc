@@ -261,11 +261,17 @@ Status Checkpoint::CheckFiles() const {
   }
   return problems.ToStatus(StatusCode::kDataLoss, "weights lost");
 }
-void Checkpoint::Preload(const std::function<void(uint64_t, uint64_t)>& progress) const {
+void Checkpoint::Preload(ThreadPool& pool,
+                         const std::function<void(uint64_t, uint64_t)>& progress) const {
+  // Some tensors at a time, so that progress is seen and all threads have work.
+  constexpr size_t kBatch = 256;
   uint64_t done = 0;
-  for (const StoredTensor& tensor : impl_->tensors) {
-    Populate(tensor.data);
-    done += tensor.data.size();
+  for (size_t begin = 0; begin < impl_->tensors.size(); begin += kBatch) {
+    const size_t count = std::min(kBatch, impl_->tensors.size() - begin);
+    pool.ParallelFor(static_cast<int64_t>(count), [&](int64_t i) {
+      Populate(impl_->tensors[begin + static_cast<size_t>(i)].data);
+    });
+    for (size_t i = 0; i < count; ++i) done += impl_->tensors[begin + i].data.size();
     progress(done, impl_->total_bytes);
   }
 }

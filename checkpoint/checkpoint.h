@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/parallel.h"
 #include "base/status.h"
 #include "checkpoint/config.h"
 #include "checkpoint/safetensors.h"
@@ -58,7 +59,8 @@ class Checkpoint {
   // Reads all files into the page cache and this process's page tables, so that the first token
   // does not wait for the disk. Calls progress(bytes done, bytes in all). Pointless when they
   // exceed free memory.
-  void Preload(const std::function<void(uint64_t done, uint64_t total)>& progress) const;
+  void Preload(ThreadPool& pool,
+               const std::function<void(uint64_t done, uint64_t total)>& progress) const;
   // One line per thing a user should know: what was skipped and why.
   [[nodiscard]] const std::vector<std::string>& notes() const;
 

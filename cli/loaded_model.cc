@@ -7,6 +7,7 @@
 #include <fstream>
 #include <utility>
 
+#include "base/parallel.h"
 #include "chat/effort.h"
 #include "checkpoint/generation_config.h"
 #include "cli/progress.h"
@@ -30,7 +31,7 @@ uint64_t AvailableMemory() {
 
 // Weights stay where they are, in mapped files. What fits into memory is read ahead, so that the
 // wait for the disk is seen here and not at the first token.
-void ReadAhead(const Checkpoint& checkpoint) {
+void ReadAhead(const Checkpoint& checkpoint, int num_threads) {
   const uint64_t bytes = checkpoint.total_bytes();
   const double gigabytes = static_cast<double>(bytes) / 1e9;
   const uint64_t available = AvailableMemory();
@@ -43,7 +44,8 @@ void ReadAhead(const Checkpoint& checkpoint) {
     return;
   }
   ProgressBar progress("reading weights");
-  checkpoint.Preload([&](uint64_t done, uint64_t total) { progress.Update(done, total); });
+  ThreadPool pool(num_threads > 0 ? num_threads : DefaultThreadCount());
+  checkpoint.Preload(pool, [&](uint64_t done, uint64_t total) { progress.Update(done, total); });
   spdlog::info("weights: {:.2f} GB mapped from {} file(s) and read ahead, used in place", gigabytes,
                checkpoint.num_files());
 }
@@ -106,7 +108,7 @@ Result<LoadedModel> LoadedModel::Load(const ModelOptions& options,
   engine_options.num_threads = options.num_threads;
   engine_options.max_model_len = options.max_model_len;
   engine_options.max_batched_tokens = options.max_batched_tokens;
-  ReadAhead(checkpoint);
+  ReadAhead(checkpoint, options.num_threads);
   FATHOM_ASSIGN_OR_RETURN(
       loaded.engine, LocalEngine::Create(std::move(checkpoint), std::move(eos), engine_options));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
