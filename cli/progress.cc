@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kBarWidth = 20;
 constexpr std::chrono::milliseconds kDrawInterval{100};
+constexpr std::chrono::milliseconds kPatience{300};
 
 std::string TimeText(double seconds) {
   const auto total = static_cast<int64_t>(std::lround(std::min(seconds, 1e9)));
@@ -58,7 +59,8 @@ ProgressBar::~ProgressBar() {
 
 void ProgressBar::Update(uint64_t done, uint64_t total) {
   const Clock::time_point now = Clock::now();
-  if (!enabled_ || (dirty_ && now - drawn_ < kDrawInterval)) return;
+  // What is over at once needs no bar that flashes by.
+  if (!enabled_ || now - start_ < kPatience || (dirty_ && now - drawn_ < kDrawInterval)) return;
   drawn_ = now;
   dirty_ = true;
   std::fprintf(stderr, "\r%s\033[K", ProgressLine(label_, done, total, now - start_).c_str());

@@ -20,7 +20,7 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // As often as the caller likes; draws ten times a second.
+  // As often as the caller likes; draws ten times a second, once it has taken a moment.
   void Update(uint64_t done, uint64_t total);
 
  private:

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 echo "== 1/3 packages"
 scripts/install-packages.sh
 echo "== 2/3 release build (the first one takes some minutes)"
-cmake --preset release -DFATHOM_BUILD_TESTS=OFF --log-level=WARNING
+cmake --preset release --log-level=WARNING
 cmake --build --preset release --target fathom
 fathom=build/release/bin/fathom
 

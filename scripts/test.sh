@@ -16,7 +16,7 @@ echo "== format"
 git ls-files '*.h' '*.cc' | xargs clang-format --dry-run -Werror
 
 echo "== release: build and all tests"
-cmake --preset release -DFATHOM_BUILD_TESTS=ON --log-level=WARNING
+cmake --preset release --log-level=WARNING
 cmake --build --preset release
 cmake --build --preset release --target all_verify_interface_header_sets
 ctest --preset release
