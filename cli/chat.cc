@@ -134,8 +134,10 @@ int Run(const Options& o) {
   Conversation conversation(o, *loaded);
   std::cout << "Chat with " << loaded->name << ". /help lists commands.\n";
   InterruptGuard interrupt;  // for all turns: between two guards Ctrl-C would end the program
-  while (std::cout << "\n> " << std::flush) {
+  while (true) {
+    // Before the prompt: a Ctrl-C after it is meant for the line.
     interrupt.Clear();
+    if (!(std::cout << "\n> " << std::flush)) break;
     std::string line;
     const LineResult result = ReadLine(line);
     if (result == LineResult::kEnd) break;

@@ -1,6 +1,8 @@
 #include "cli/terminal.h"
 
+#include <poll.h>
 #include <unistd.h>
+
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -40,12 +42,15 @@ LineResult ReadLine(std::string& line) {
   // Not std::getline: it hides an interrupted read, and a failed stream would have to be revived.
   line.clear();
   while (true) {
+    if (g_interrupted.load()) return LineResult::kInterrupted;
+    // A signal that comes between this check and a read would be slept over, and one that another
+    // thread takes interrupts no read here: so wait in short turns.
+    constexpr int kLookMs = 50;
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    if (poll(&input, 1, kLookMs) <= 0) continue;
     char c = 0;
     const ssize_t n = read(STDIN_FILENO, &c, 1);
-    if (n < 0 && errno == EINTR) {
-      if (g_interrupted.load()) return LineResult::kInterrupted;
-      continue;
-    }
+    if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return line.empty() ? LineResult::kEnd : LineResult::kLine;
     if (c == '\n') return LineResult::kLine;
     line += c;
