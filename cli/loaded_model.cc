@@ -10,13 +10,12 @@
 #include "base/parallel.h"
 #include "chat/effort.h"
 #include "checkpoint/generation_config.h"
+#include "cli/preset.h"
 #include "cli/progress.h"
 #include "tokenizer/tokenizer.h"
 
 namespace fathom::cli {
 namespace {
-
-constexpr const char* kBundledModel = "fathom-nano";
 
 // Memory that can be had without pushing other programs out; 0 when the system does not say.
 uint64_t AvailableMemory() {
@@ -56,12 +55,8 @@ Result<ModelLocation> FindModel(const std::string& model, ModelNeed need) {
   namespace fs = std::filesystem;
   if (!model.empty()) return LocateModel(model, need, HubCacheFromEnvironment());
   std::error_code error;
-  // Installed: PREFIX/bin/fathom and PREFIX/share/fathom/models. Built:
-  // SOURCE/build/PRESET/bin/fathom.
-  const fs::path bin = fs::read_symlink("/proc/self/exe", error).parent_path();
   std::string looked;
-  for (const fs::path& models : {bin.parent_path() / "share" / "fathom" / "models",
-                                 bin.parent_path().parent_path().parent_path() / "models"}) {
+  for (const fs::path& models : ModelFolders()) {
     fs::path candidate = models / kBundledModel;
     if (fs::is_directory(candidate, error)) return LocateModel(candidate.string(), need, {});
     looked += (looked.empty() ? "" : " or ") + candidate.string();

@@ -18,7 +18,6 @@ namespace {
 // Far beyond any machine, and small enough that sums of a few stay in int64.
 constexpr int64_t kMostBytes = int64_t{1} << 50;
 constexpr int64_t kMostSequences = 1 << 20;
-constexpr const char* kBundledModel = "fathom-nano";
 
 // Values as given; Parse() turns them into PlanOptions.
 struct Options {

@@ -5,12 +5,17 @@
 
 namespace fathom::cli {
 
+std::array<std::filesystem::path, 2> ModelFolders() {
+  std::error_code error;
+  const std::filesystem::path bin =
+      std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  return {bin.parent_path() / "share" / "fathom" / "models",
+          bin.parent_path().parent_path().parent_path() / "models"};
+}
+
 Result<std::filesystem::path> FindPreset(const std::string& name) {
   namespace fs = std::filesystem;
   std::error_code error;
-  // Installed: PREFIX/bin/fathom and PREFIX/share/fathom/models. Built:
-  // SOURCE/build/PRESET/bin/fathom.
-  const fs::path bin = fs::read_symlink("/proc/self/exe", error).parent_path();
   // Names are compared rather than joined to a path: a preset is never a place elsewhere.
   std::map<std::string, fs::path> presets;
   const auto visit = [&](const fs::path& folder, auto&& config_of) {
@@ -20,8 +25,7 @@ Result<std::filesystem::path> FindPreset(const std::string& name) {
       if (fs::is_regular_file(config, error)) presets.emplace(it->path().stem().string(), config);
     }
   };
-  for (const fs::path& models : {bin.parent_path() / "share" / "fathom" / "models",
-                                 bin.parent_path().parent_path().parent_path() / "models"}) {
+  for (const fs::path& models : ModelFolders()) {
     visit(models, [](const fs::path& directory) { return directory / "config.json"; });
     visit(models / "presets",
           [](const fs::path& file) { return file.extension() == ".json" ? file : fs::path(); });
