@@ -128,6 +128,7 @@ struct PageView {
 struct BlockTable {
   const int32_t* blocks = nullptr;
   int64_t num_blocks = 0;
+  int64_t first = 0;  // logical number of blocks[0]
 };
 inline constexpr int32_t kNoBlock = -1;
 

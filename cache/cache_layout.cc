@@ -150,6 +150,31 @@ int CacheLayout::WindowPositions(CacheClass cache_class) const {
   return 0;
 }
 
+int64_t CacheLayout::LiveBegin(CacheClass cache_class, int64_t position) const {
+  switch (cache_class) {
+    case CacheClass::kFull:
+      return 0;
+    case CacheClass::kSwa:
+      return position - (geometry_.window - 1);
+    case CacheClass::kState4:
+      return position - position % 4 - 4;
+    case CacheClass::kState128:
+      return position - position % 128;
+  }
+  return 0;
+}
+
+std::vector<LayerPages> CacheLayout::Views(std::byte* memory, int64_t unit) const {
+  std::vector<LayerPages> views(offsets_.size());
+  for (size_t layer = 0; layer < offsets_.size(); ++layer) {
+    for (size_t k = 0; k < kNumCacheKinds; ++k) {
+      if (offsets_[layer][k] < 0) continue;
+      views[layer][k] = {Format(static_cast<CacheKind>(k)), memory + offsets_[layer][k], unit};
+    }
+  }
+  return views;
+}
+
 std::vector<LayerPages> CacheLayout::Views(
     const std::array<std::byte*, kNumCacheClasses>& bases) const {
   std::vector<LayerPages> views(offsets_.size());

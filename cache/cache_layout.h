@@ -30,6 +30,9 @@ struct CacheGeometry {
 // Positions of one logical block, the unit that schedulers count.
 inline constexpr int kBlockPositions = 256;
 
+// Page blocks begin at multiples of this many bytes.
+inline constexpr int64_t kBlockAlignment = 64;
+
 class CacheLayout {
  public:
   // Attention entries of fp4 are a programming error (CheckCacheDTypes).
@@ -57,8 +60,16 @@ class CacheLayout {
   [[nodiscard]] int64_t BlockBytes(CacheClass cache_class) const {
     return block_bytes_[static_cast<size_t>(cache_class)];
   }
+  // The first position whose entry of the class is read again when `position` and those behind it
+  // are computed: everything of the full class; the window without the position itself; the
+  // compressor rows of the previous and the current compression window (ratio 4) or of the current
+  // one (ratio 128). May be negative near the beginning.
+  [[nodiscard]] int64_t LiveBegin(CacheClass cache_class, int64_t position) const;
 
-  // The views of all layers' pages, where `bases` holds the memory of block 0 of each class.
+  // The views of all layers' pages in memory whose block tables count in units of `unit` bytes.
+  [[nodiscard]] std::vector<LayerPages> Views(std::byte* memory, int64_t unit) const;
+  // The same where each class has memory of its own and tables hold consecutive block numbers;
+  // `bases` holds the memory of block 0 of each class.
   [[nodiscard]] std::vector<LayerPages> Views(
       const std::array<std::byte*, kNumCacheClasses>& bases) const;
 

@@ -54,7 +54,7 @@ CachePlanner::CachePlanner(CacheLayout layout)
 
 int64_t CachePlanner::BlocksPerSlab(CacheClass cache_class) const {
   const int64_t block = layout_.BlockBytes(cache_class);
-  return block == 0 ? 0 : slab_bytes_ / block;
+  return block == 0 ? 0 : slab_bytes_ / (CeilDiv(block, kBlockAlignment) * kBlockAlignment);
 }
 
 ClassCounts CachePlanner::BlocksAt(int64_t length) const {
@@ -82,16 +82,32 @@ ClassCounts CachePlanner::MaxBlocks(int64_t length) const {
   return counts;
 }
 
+ClassCounts CachePlanner::ChunkBlocks(int64_t length) const {
+  const ClassCounts most = MaxBlocks(length);
+  ClassCounts counts{};
+  for (const CacheClass c : kClasses) {
+    if (layout_.BlockBytes(c) == 0 || c == CacheClass::kFull) continue;
+    const int64_t per_block = CacheLayout::PositionsPerBlock(c);
+    const auto i = static_cast<size_t>(c);
+    counts[i] = std::min(CeilDiv(layout_.WindowPositions(c) - 1, per_block) + 1,
+                         CeilDiv(length, per_block) - most[i]);
+  }
+  return counts;
+}
+
+ClassCounts CachePlanner::MaxBlocks(int64_t num_sequences, int64_t length) const {
+  ClassCounts counts = MaxBlocks(length);
+  const ClassCounts chunk = num_sequences > 0 ? ChunkBlocks(length) : ClassCounts{};
+  for (size_t c = 0; c < kNumCacheClasses; ++c) counts[c] = counts[c] * num_sequences + chunk[c];
+  return counts;
+}
+
 ClassCounts CachePlanner::ResumePointBlocks(int64_t position) const {
   ClassCounts counts{};
   for (const CacheClass c : kClasses) {
-    if (layout_.BlockBytes(c) == 0) continue;
-    int64_t begin = position;
-    if (c == CacheClass::kSwa) begin = position - (layout_.WindowPositions(c) - 1);
-    if (c == CacheClass::kState4) begin = position - position % 4 - 4;  // previous and current
-    if (c == CacheClass::kState128) begin = position - position % 128;
+    if (layout_.BlockBytes(c) == 0 || c == CacheClass::kFull) continue;
     counts[static_cast<size_t>(c)] =
-        BlocksTouched(begin, position, CacheLayout::PositionsPerBlock(c));
+        BlocksTouched(layout_.LiveBegin(c, position), position, CacheLayout::PositionsPerBlock(c));
   }
   return counts;
 }
@@ -115,8 +131,7 @@ int64_t CachePlanner::SlabsFor(const ClassCounts& blocks) const {
 }
 
 int64_t CachePlanner::BytesFor(int64_t num_sequences, int64_t length) const {
-  ClassCounts blocks = MaxBlocks(length);
-  for (int64_t& count : blocks) count *= num_sequences;
+  const ClassCounts blocks = MaxBlocks(num_sequences, length);
   // A product of an absurd geometry and an absurd request stays a number that fits nowhere.
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   const int64_t slabs = SlabsFor(blocks);

@@ -25,7 +25,7 @@ class CachePlanner {
 
   [[nodiscard]] const CacheLayout& layout() const { return layout_; }
   [[nodiscard]] int64_t slab_bytes() const { return slab_bytes_; }
-  // 0 for a class that no layer has.
+  // Blocks begin at multiples of kBlockAlignment. 0 for a class that no layer has.
   [[nodiscard]] int64_t BlocksPerSlab(CacheClass cache_class) const;
 
   // Page blocks that a sequence holds when position length - 1 is its newest: those of the whole
@@ -34,6 +34,12 @@ class CachePlanner {
   // The most that it holds at any time until it has `length` positions: what admission counts.
   // A window of several blocks may begin and end inside one, hence one block more than it fills.
   [[nodiscard]] ClassCounts MaxBlocks(int64_t length) const;
+  // What a prefill chunk of a sequence of `length` positions may hold beside that while it runs:
+  // the window in front of it is still read while the one at its end is written. Counted once, for
+  // the one chunk that can always run.
+  [[nodiscard]] ClassCounts ChunkBlocks(int64_t length) const;
+  // The most blocks of `num_sequences` of `length` positions, whatever they do, with one chunk.
+  [[nodiscard]] ClassCounts MaxBlocks(int64_t num_sequences, int64_t length) const;
   // Page blocks that a resume point at `position` leases beside the full class: the window and
   // states from which position `position` can be computed.
   [[nodiscard]] ClassCounts ResumePointBlocks(int64_t position) const;

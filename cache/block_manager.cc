@@ -1,0 +1,513 @@
+#include "cache/block_manager.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "base/check.h"
+
+namespace fathom {
+namespace {
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t PerBlock(size_t c) { return CacheLayout::PositionsPerBlock(static_cast<CacheClass>(c)); }
+
+constexpr auto kFull = static_cast<size_t>(CacheClass::kFull);
+
+// Resume points cost about 1.5 KiB each beside their blocks.
+constexpr int64_t kMaxResumePoints = 16'384;
+
+int64_t MaxPoints(const CachePlanner& planner, int64_t num_slabs) {
+  // Every resume point leases at least one block of a window, which a few others may share.
+  return std::clamp<int64_t>(4 * num_slabs * planner.BlocksPerSlab(CacheClass::kSwa), 16,
+                             kMaxResumePoints);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<BlockManager>> BlockManager::Create(const CachePlanner& planner,
+                                                           int64_t num_slabs,
+                                                           const BlockManagerOptions& options) {
+  FATHOM_CHECK(options.max_sequences > 0 && options.max_positions > 0 &&
+                   options.max_positions <= std::numeric_limits<Position>::max() &&
+                   options.max_step_positions > 0,
+               "the caller checks its limits");
+  if (num_slabs < 1 || num_slabs > BlockPool::MaxSlabs(planner)) {
+    return InvalidArgument("cache memory of " + std::to_string(num_slabs) + " slabs of " +
+                           std::to_string(planner.slab_bytes()) +
+                           " bytes: block tables can address 1 to " +
+                           std::to_string(BlockPool::MaxSlabs(planner)));
+  }
+  return std::unique_ptr<BlockManager>(new BlockManager(planner, num_slabs, options));
+}
+
+BlockManager::BlockManager(const CachePlanner& planner, int64_t num_slabs,
+                           const BlockManagerOptions& options)
+    : planner_(planner),
+      options_(options),
+      // A prefix is named by blocks of the full class; a model without compressed layers has none.
+      prefix_caching_(options.prefix_caching && planner.BlocksPerSlab(CacheClass::kFull) > 0),
+      pool_(planner, num_slabs),
+      index_(planner, pool_, MaxPoints(planner, num_slabs)) {
+  const auto sequences = static_cast<size_t>(options.max_sequences);
+  sequences_.resize(sequences);
+  for (size_t c = 0; c < kNumCacheClasses; ++c) {
+    if (!HasClass(c)) continue;
+    const int64_t blocks = CeilDiv(options.max_positions, PerBlock(c));
+    table_capacity_[c] = blocks;
+    if (c != kFull) {
+      // Window and step may both begin inside a block.
+      const int64_t window = planner.layout().WindowPositions(static_cast<CacheClass>(c));
+      table_capacity_[c] =
+          std::min(blocks, CeilDiv(window + options.max_step_positions, PerBlock(c)) + 2);
+    }
+    table_memory_[c].assign(sequences * static_cast<size_t>(table_capacity_[c]), kNoBlock);
+    for (size_t s = 0; s < sequences; ++s) {
+      sequences_[s].tables[c].numbers =
+          table_memory_[c].data() + s * static_cast<size_t>(table_capacity_[c]);
+    }
+  }
+  const int64_t step_blocks = options.max_step_positions / kBlockPositions + 4;
+  for (size_t s = sequences; s > 0; --s) {
+    sequences_[s - 1].points.reserve(static_cast<size_t>(step_blocks));
+    free_sequences_.push_back(static_cast<SequenceId>(s - 1));
+  }
+  copies_.reserve(sequences * kNumCacheClasses);
+  int64_t taken = 0;
+  for (int64_t capacity : table_capacity_) taken += capacity;
+  taken_.reserve(static_cast<size_t>(taken));
+  point_blocks_.reserve(64);
+}
+
+// Memory ---------------------------------------------------------------------------------------
+
+BlockId BlockManager::Take(CacheClass cache_class) {
+  for (;;) {
+    const BlockId block = pool_.Allocate(cache_class);
+    if (block != kNoBlock || !EvictFor(cache_class)) return block;
+  }
+}
+
+// Gives up the content that was used longest ago, of those whose end makes room for a block of the
+// class: one of its own cached blocks, or all blocks of a slab that nobody uses.
+bool BlockManager::EvictFor(CacheClass cache_class) {
+  const BlockId block = pool_.OldestCached(cache_class);
+  const int32_t slab = pool_.OldestDrainedSlab();
+  if (block == kNoBlock && slab == kNoIndex) return false;
+  if (slab == kNoIndex ||
+      (block != kNoBlock && pool_.LastUsed(block) <= pool_.DrainedSince(slab))) {
+    index_.Evict(block);
+    ++num_evictions_;
+    return true;
+  }
+  for (BlockId b; (b = pool_.CachedBlockIn(slab)) != kNoBlock; ++num_evictions_) index_.Evict(b);
+  return true;
+}
+
+bool BlockManager::Fits(int64_t length, const PrefixMatch& match) const {
+  ClassCounts blocks = planner_.MaxBlocks(length);
+  const ClassCounts chunk = planner_.ChunkBlocks(options_.max_positions);
+  for (size_t c = 0; c < kNumCacheClasses; ++c) {
+    blocks[c] += chunk[c] + pool_.Use(static_cast<CacheClass>(c)).in_use;
+  }
+  // Blocks of the prefix are counted once: in use already, or now.
+  for (PrefixNode node = match.node; node != kRootNode; node = index_.ParentOf(node)) {
+    if (pool_.refs(index_.BlockOf(node)) > 0) --blocks[kFull];
+  }
+  for (const Sequence& s : sequences_) {
+    if (!s.active) continue;
+    const ClassCounts most = planner_.MaxBlocks(std::max(s.target, s.end));
+    for (size_t c = 0; c < kNumCacheClasses; ++c) {
+      blocks[c] += std::max<int64_t>(0, most[c] - s.tables[c].held);
+    }
+  }
+  return planner_.SlabsFor(blocks) <= pool_.num_slabs();
+}
+
+// Tables ---------------------------------------------------------------------------------------
+
+BlockId BlockManager::BlockAt(const ClassTable& table, int64_t logical) const {
+  const int64_t i = logical - table.first;
+  if (i < 0 || i >= table.count || table.numbers[i] == kNoBlock) return kNoBlock;
+  return pool_.FromNumber(table.numbers[i]);
+}
+
+// `logical` is at or behind the table's first block; blocks in between are none.
+void BlockManager::SetBlock(ClassTable& table, int64_t logical, int32_t number) {
+  const int64_t i = logical - table.first;
+  for (; table.count <= i; ++table.count) table.numbers[table.count] = kNoBlock;
+  table.held += (number != kNoBlock) - (table.numbers[i] != kNoBlock);
+  table.numbers[i] = number;
+}
+
+void BlockManager::DropBlock(ClassTable& table, int64_t logical) {
+  const BlockId block = BlockAt(table, logical);
+  if (block == kNoBlock) return;
+  SetBlock(table, logical, kNoBlock);
+  pool_.Unref(block);
+}
+
+// Gives back the blocks of a sliding class that computing `position` and what follows does not
+// read.
+void BlockManager::ReleaseBehind(Sequence& sequence, size_t c, int64_t position) {
+  ClassTable& table = sequence.tables[c];
+  const int64_t begin = std::max<int64_t>(
+      0, planner_.layout().LiveBegin(static_cast<CacheClass>(c), position) / PerBlock(c));
+  const int64_t gone = std::min(begin - table.first, table.count);
+  if (begin <= table.first) return;
+  for (int64_t i = 0; i < gone; ++i) DropBlock(table, table.first + i);
+  std::copy(table.numbers + gone, table.numbers + table.count, table.numbers);
+  table.count -= gone;
+  table.first = begin;
+}
+
+// Blocks for positions [begin, end) that the table has not.
+bool BlockManager::TakeRange(ClassTable& table, size_t c, int64_t begin, int64_t end) {
+  for (int64_t logical = begin / PerBlock(c); logical * PerBlock(c) < end; ++logical) {
+    if (BlockAt(table, logical) != kNoBlock) continue;
+    const BlockId block = Take(static_cast<CacheClass>(c));
+    if (block == kNoBlock) return false;
+    SetBlock(table, logical, pool_.Number(block));
+    taken_.push_back({c, logical});
+  }
+  return true;
+}
+
+bool BlockManager::ExtendTables(Sequence& sequence, int64_t end, std::span<const int64_t> points,
+                                int64_t return_to) {
+  taken_.clear();
+  const CacheLayout& layout = planner_.layout();
+  const auto take = [&] {
+    for (size_t c = 0; c < kNumCacheClasses; ++c) {
+      if (!HasClass(c)) continue;
+      ClassTable& table = sequence.tables[c];
+      if (c == kFull) {
+        if (!TakeRange(table, c, sequence.length, end)) return false;
+        continue;
+      }
+      const auto cache_class = static_cast<CacheClass>(c);
+      const auto take_window = [&](int64_t from, int64_t to) {
+        const int64_t begin = std::max(layout.LiveBegin(cache_class, from), sequence.length);
+        return TakeRange(table, c, begin, to);
+      };
+      for (int64_t point : points) {
+        if (!take_window(point, point)) return false;
+      }
+      if (!take_window(return_to, end)) return false;
+      // The table reaches to the end of the step even where nothing is stored.
+      if (const int64_t last = CeilDiv(end, PerBlock(c)) - 1; last >= table.first + table.count) {
+        SetBlock(table, last, kNoBlock);
+      }
+    }
+    return true;
+  };
+  if (take()) return true;
+  for (const Taken& t : taken_) DropBlock(sequence.tables[t.cache_class], t.logical);
+  return false;
+}
+
+bool BlockManager::Extend(SequenceId id, int64_t end, const StepKeeps& keeps) {
+  Sequence& s = sequences_[static_cast<size_t>(id)];
+  FATHOM_CHECK(s.active && s.end == s.length, "a step begins after the last one is committed");
+  FATHOM_CHECK(end > s.length && end <= options_.max_positions &&
+                   end - s.length <= options_.max_step_positions,
+               "a step has at least one position and no more than it may");
+  for (size_t c = 0; c < kNumCacheClasses; ++c) {
+    if (c != kFull && HasClass(c)) ReleaseBehind(s, c, s.length);
+  }
+  const int64_t return_to = keeps.return_to < 0 ? end : std::max(keeps.return_to, s.length);
+  std::span<const int64_t> points = s.chained ? keeps.points : std::span<const int64_t>();
+  if (!ExtendTables(s, end, points, return_to)) {
+    if (points.empty()) return false;
+    points = {};
+    if (!ExtendTables(s, end, points, return_to)) return false;
+  }
+  s.points.assign(points.begin(), points.end());
+  s.rolling_point = keeps.rolling;
+  s.end = end;
+  return true;
+}
+
+BlockTable BlockManager::Table(SequenceId id, CacheClass cache_class) const {
+  const ClassTable& table = At(id).tables[static_cast<size_t>(cache_class)];
+  return {table.numbers, table.count, table.first};
+}
+
+// Sequences ------------------------------------------------------------------------------------
+
+std::optional<SequenceId> BlockManager::TakeSlot(PrefixKeys* keys, int64_t target) {
+  if (free_sequences_.empty()) return std::nullopt;
+  const SequenceId id = free_sequences_.back();
+  free_sequences_.pop_back();
+  Sequence& s = sequences_[static_cast<size_t>(id)];
+  s.active = true;
+  s.chained = prefix_caching_;
+  s.keys = keys;
+  s.target = std::min(target, options_.max_positions);
+  return id;
+}
+
+BlockId BlockManager::CopyOf(CacheClass cache_class, BlockId block) {
+  pool_.Ref(block);  // it must not be evicted to make room for its copy
+  const BlockId copy = Take(cache_class);
+  if (copy != kNoBlock) {
+    copies_.push_back({cache_class, pool_.Number(block), pool_.Number(copy)});
+  }
+  pool_.Unref(block);
+  return copy;
+}
+
+// Puts a block into the table of a sequence that has `length` positions: itself when it is full, a
+// copy when the sequence will write into it.
+bool BlockManager::ShareOrCopy(ClassTable& table, size_t c, int64_t logical, BlockId block,
+                               int64_t length) {
+  if ((logical + 1) * PerBlock(c) > length) {
+    block = CopyOf(static_cast<CacheClass>(c), block);
+    if (block == kNoBlock) return false;
+  } else {
+    pool_.Ref(block);
+  }
+  SetBlock(table, logical, pool_.Number(block));
+  return true;
+}
+
+std::optional<SequenceId> BlockManager::Admit(const PrefixMatch& match, PrefixKeys* keys,
+                                              int64_t length) {
+  const std::optional<SequenceId> id = TakeSlot(keys, length);
+  if (!id) return id;
+  Sequence& s = sequences_[static_cast<size_t>(*id)];
+  s.length = s.end = match.position;
+  s.node = match.node;
+  s.num_named = match.position / kBlockPositions;
+  if (match.point == kNoIndex) return id;
+
+  // All shared blocks before any copy: what is in use is not evicted.
+  int64_t logical = s.num_named;
+  for (PrefixNode node = match.node; node != kRootNode; node = index_.ParentOf(node)) {
+    pool_.Ref(index_.BlockOf(node));
+    SetBlock(s.tables[kFull], --logical, pool_.Number(index_.BlockOf(node)));
+  }
+  const CacheLayout& layout = planner_.layout();
+  for (size_t c = 0; c < kNumCacheClasses; ++c) {
+    if (c == kFull || !HasClass(c)) continue;
+    s.tables[c].first = std::max<int64_t>(
+        0, layout.LiveBegin(static_cast<CacheClass>(c), match.position) / PerBlock(c));
+  }
+  const std::span<const PrefixIndex::PointBlock> blocks = index_.BlocksOf(match.point);
+  for (const auto& b : blocks) pool_.Ref(b.block);
+  bool done = true;
+  for (const auto& b : blocks) {
+    const auto c = static_cast<size_t>(b.cache_class);
+    done = done && ShareOrCopy(s.tables[c], c, b.logical, b.block, match.position);
+  }
+  for (const auto& b : blocks) pool_.Unref(b.block);
+  if (!done) {
+    Release(*id);
+    return std::nullopt;
+  }
+  index_.Touch(match.point);
+  return id;
+}
+
+std::optional<SequenceId> BlockManager::Fork(SequenceId from, PrefixKeys* keys) {
+  const std::optional<SequenceId> id = TakeSlot(keys, At(from).target);
+  if (!id) return id;
+  const Sequence& source = At(from);
+  FATHOM_CHECK(source.active && source.end == source.length, "sequences fork between steps");
+  Sequence& s = sequences_[static_cast<size_t>(*id)];
+  s.chained = source.chained;
+  s.length = s.end = source.length;
+  s.node = source.node;
+  s.num_named = source.num_named;
+  for (size_t c = 0; c < kNumCacheClasses; ++c) {
+    s.tables[c].first = source.tables[c].first;
+    for (int64_t i = 0; i < source.tables[c].count; ++i) {
+      const int64_t logical = source.tables[c].first + i;
+      const BlockId block = BlockAt(source.tables[c], logical);
+      if (block == kNoBlock || logical * PerBlock(c) >= s.length) continue;
+      if (ShareOrCopy(s.tables[c], c, logical, block, s.length)) continue;
+      Release(*id);
+      return std::nullopt;
+    }
+  }
+  return id;
+}
+
+bool BlockManager::HoldsWindow(const Sequence& s, int64_t position) const {
+  for (size_t c = 0; c < kNumCacheClasses; ++c) {
+    if (!HasClass(c)) continue;
+    const auto cache_class = static_cast<CacheClass>(c);
+    const int64_t begin = std::max<int64_t>(0, planner_.layout().LiveBegin(cache_class, position));
+    for (int64_t b = begin / PerBlock(c); b * PerBlock(c) < position; ++b) {
+      if (BlockAt(s.tables[c], b) == kNoBlock) return false;
+    }
+  }
+  return true;
+}
+
+bool BlockManager::Truncate(SequenceId id, int64_t length) {
+  Sequence& s = sequences_[static_cast<size_t>(id)];
+  FATHOM_CHECK(s.active && length >= 0 && length <= s.length, "only positions that were computed");
+  if (!HoldsWindow(s, length)) return false;
+  // Partly kept blocks that somebody else may read behind `length` are copied, all or none.
+  std::array<BlockId, kNumCacheClasses> copied;
+  copied.fill(kNoBlock);
+  const size_t num_copies = copies_.size();
+  for (size_t c = 0; c < kNumCacheClasses; ++c) {
+    if (!HasClass(c) || length % PerBlock(c) == 0) continue;
+    const BlockId block = BlockAt(s.tables[c], length / PerBlock(c));
+    if (pool_.refs(block) == 1 && index_.NodeOf(block) == kNoIndex &&
+        index_.LastPointOn(block) <= length) {
+      continue;
+    }
+    copied[c] = CopyOf(static_cast<CacheClass>(c), block);
+    if (copied[c] != kNoBlock) continue;
+    for (BlockId copy : copied) {
+      if (copy != kNoBlock) pool_.Unref(copy);
+    }
+    copies_.resize(num_copies);
+    return false;
+  }
+  const PrefixNode last = s.node;
+  if (s.chained && length / kBlockPositions < s.num_named) {
+    s.node = NodeAt(s, length / kBlockPositions);
+    s.num_named = length / kBlockPositions;
+  }
+  for (size_t c = 0; c < kNumCacheClasses; ++c) {
+    ClassTable& table = s.tables[c];
+    const int64_t kept = HasClass(c) ? CeilDiv(length, PerBlock(c)) : 0;
+    for (int64_t b = table.first + table.count - 1; b >= std::max(kept, table.first); --b) {
+      DropBlock(table, b);
+    }
+    table.count = std::clamp<int64_t>(kept - table.first, 0, table.count);
+    if (copied[c] == kNoBlock) continue;
+    DropBlock(table, length / PerBlock(c));
+    SetBlock(table, length / PerBlock(c), pool_.Number(copied[c]));
+  }
+  s.length = s.end = length;
+  s.points.clear();
+  if (s.keys != nullptr) s.keys->Truncate(static_cast<int>(length / kBlockPositions));
+  index_.Prune(last);
+  return true;
+}
+
+void BlockManager::Release(SequenceId id) {
+  Sequence& s = sequences_[static_cast<size_t>(id)];
+  FATHOM_CHECK(s.active, "a sequence ends once");
+  // From the end: what is farther from the beginning is less likely to be of use again, and goes
+  // first.
+  for (ClassTable& table : s.tables) {
+    for (int64_t i = table.count - 1; i >= 0; --i) DropBlock(table, table.first + i);
+    table.first = table.count = 0;
+  }
+  index_.Prune(s.node);
+  s.active = false;
+  s.length = s.end = s.target = 0;
+  s.node = kRootNode;
+  s.num_named = 0;
+  s.keys = nullptr;
+  s.points.clear();
+  s.rolling = kNoIndex;
+  free_sequences_.push_back(id);
+}
+
+// Prefixes -------------------------------------------------------------------------------------
+
+PrefixMatch BlockManager::Match(std::span<const TokenId> tokens, const PrefixKeys& keys) const {
+  if (!prefix_caching_) {
+    PrefixMatch none;
+    none.miss = PrefixMiss::kDisabled;
+    return none;
+  }
+  return index_.Match(tokens, keys, static_cast<int64_t>(tokens.size()) - 1);
+}
+
+// The node of the sequence's first `num_blocks` whole blocks, which are named.
+PrefixNode BlockManager::NodeAt(const Sequence& s, int64_t num_blocks) const {
+  PrefixNode node = s.node;
+  for (int64_t k = s.num_named; k > num_blocks; --k) node = index_.ParentOf(node);
+  return node;
+}
+
+void BlockManager::NameBlocks(Sequence& s, std::span<const TokenId> tokens) {
+  const int64_t num_blocks = s.length / kBlockPositions;
+  if (num_blocks == s.num_named) return;
+  s.keys->Extend(tokens.first(static_cast<size_t>(num_blocks * kBlockPositions)));
+  for (; s.num_named < num_blocks; ++s.num_named) {
+    const PrefixKey& key = s.keys->block(static_cast<int>(s.num_named));
+    ClassTable& table = s.tables[kFull];
+    const BlockId own = BlockAt(table, s.num_named);
+    const PrefixNode there = index_.Find(s.node, key);
+    if (there == kNoIndex) {
+      s.node = index_.AddNode(s.node, key, own);
+      continue;
+    }
+    // Another sequence computed the same block. The bits are the same, so one of them is enough.
+    s.node = there;
+    if (index_.BlockOf(there) == own) continue;
+    pool_.Ref(index_.BlockOf(there));
+    DropBlock(table, s.num_named);
+    SetBlock(table, s.num_named, pool_.Number(index_.BlockOf(there)));
+  }
+}
+
+// kNoIndex when blocks that computing `position` reads are not held any more.
+ResumePoint BlockManager::MakePoint(const Sequence& s, std::span<const TokenId> tokens,
+                                    int64_t position) {
+  if (!HoldsWindow(s, position)) return kNoIndex;
+  const int64_t whole = position / kBlockPositions;
+  point_blocks_.clear();
+  for (size_t c = 0; c < kNumCacheClasses; ++c) {
+    if (!HasClass(c)) continue;
+    const auto cache_class = static_cast<CacheClass>(c);
+    const int64_t begin =
+        c == kFull ? whole * kBlockPositions
+                   : std::max<int64_t>(0, planner_.layout().LiveBegin(cache_class, position));
+    for (int64_t b = begin / PerBlock(c); b * PerBlock(c) < position; ++b) {
+      point_blocks_.push_back({cache_class, b, BlockAt(s.tables[c], b)});
+    }
+  }
+  const auto tail_begin = static_cast<size_t>(whole * kBlockPositions);
+  return index_.AddPoint(NodeAt(s, whole), s.keys->root(),
+                         tokens.subspan(tail_begin, static_cast<size_t>(position) - tail_begin),
+                         point_blocks_);
+}
+
+void BlockManager::Commit(SequenceId id, std::span<const TokenId> tokens) {
+  Sequence& s = sequences_[static_cast<size_t>(id)];
+  FATHOM_CHECK(s.active && s.end > s.length && static_cast<int64_t>(tokens.size()) >= s.end,
+               "a step was prepared and its tokens are known");
+  s.length = s.end;
+  if (!s.chained) return;
+  NameBlocks(s, tokens);
+  for (const int64_t position : s.points) {
+    const ResumePoint point = MakePoint(s, tokens, position);
+    if (point == kNoIndex || position != s.rolling_point) continue;
+    if (s.rolling != kNoIndex && s.rolling != point &&
+        index_.GenerationOf(s.rolling) == s.rolling_generation && !index_.WasUsed(s.rolling)) {
+      index_.RemovePoint(s.rolling);
+    }
+    s.rolling = point;
+    s.rolling_generation = index_.GenerationOf(point);
+  }
+  s.points.clear();
+}
+
+bool BlockManager::Keep(SequenceId id, std::span<const TokenId> tokens, int64_t position) {
+  const Sequence& s = At(id);
+  FATHOM_CHECK(s.active && position <= s.length, "only positions that were computed");
+  return s.chained && position > 0 && MakePoint(s, tokens, position) != kNoIndex;
+}
+
+void BlockManager::ClearPrefixes() {
+  index_.Clear();
+  for (Sequence& s : sequences_) {
+    s.chained = false;
+    s.node = kRootNode;
+    s.num_named = 0;
+    s.points.clear();
+  }
+}
+
+}  // namespace fathom

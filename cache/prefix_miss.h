@@ -1,0 +1,15 @@
+// PrefixMiss: why a prefix was not reused as far as it could have been. Data only; front ends and
+// metrics name it too.
+#pragma once
+
+namespace fathom {
+
+enum class PrefixMiss {
+  kNone,          // all that may be reused was
+  kDisabled,      // caching is off
+  kMissingBlock,  // the next block of the prefix is not cached: new text, or evicted
+  kMissingPoint,  // the text is cached further on, but nothing to continue from was kept there
+};
+inline constexpr int kNumPrefixMisses = 4;
+
+}  // namespace fathom
