@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/engine_stats.h"
 #include "engine/request.h"
 
 namespace fathom {
@@ -19,6 +20,7 @@ struct EngineInfo {
   int vocab_size = 0;
   int64_t max_model_len = 0;  // prompt plus generated tokens
   std::vector<TokenId> eos_token_ids;
+  bool priority_scheduling = false;  // else GenerateRequest::priority must be 0
 };
 
 class Engine {
@@ -34,6 +36,8 @@ class Engine {
   virtual void Abort(RequestId id) = 0;
   [[nodiscard]] virtual int num_running() const = 0;
   [[nodiscard]] virtual int num_waiting() const = 0;
+  // A consistent copy. Takes no longer than a lock that is never held during a step.
+  [[nodiscard]] virtual EngineStats stats() const = 0;
 };
 
 }  // namespace fathom

@@ -84,6 +84,10 @@ Status LocalEngine::Validate(const GenerateRequest& r) const {
                            " new ones exceed the maximum context length of " +
                            std::to_string(info_.max_model_len));
   }
+  if (r.priority != 0) {
+    return InvalidArgument("priority: " + std::to_string(r.priority) +
+                           ", but requests are served in the order of their arrival");
+  }
   return ValidateSampling(r.sampling, info_.vocab_size);
 }
 
@@ -93,16 +97,19 @@ Result<RequestId> LocalEngine::Submit(GenerateRequest request, std::shared_ptr<R
   std::lock_guard lock(mutex_);
   if (stopping_) return Unavailable("the engine is shutting down");
   if (static_cast<int>(waiting_.size()) >= options_.max_queued_requests) {
+    ++stats_.rejections[static_cast<size_t>(AdmissionRejection::kQueueFull)];
     return Unavailable("the queue is full: " + std::to_string(waiting_.size()) + " requests wait");
   }
   const RequestId id = next_id_++;
-  waiting_.push_back({id, std::move(request), std::move(sink)});
+  waiting_.push_back({id, std::move(request), std::move(sink), {}});
+  waiting_.back().timings.arrival = RequestTimings::Clock::now();
   wake_.notify_one();
   return id;
 }
 
 void LocalEngine::Abort(RequestId id) {
   std::shared_ptr<RequestSink> sink;
+  RequestTimings timings;
   {
     std::lock_guard lock(mutex_);
     if (id == running_id_) {
@@ -113,10 +120,12 @@ void LocalEngine::Abort(RequestId id) {
         std::find_if(waiting_.begin(), waiting_.end(), [id](const Job& j) { return j.id == id; });
     if (job == waiting_.end()) return;
     sink = std::move(job->sink);
+    timings = job->timings;
     waiting_.erase(job);
   }
   // Outside the lock: a sink may call the engine.
   FinishEvent event;
+  event.timings = timings;
   event.reason = FinishReason::kAborted;
   sink->OnFinish(event);
 }
@@ -129,6 +138,14 @@ int LocalEngine::num_running() const {
 int LocalEngine::num_waiting() const {
   std::lock_guard lock(mutex_);
   return static_cast<int>(waiting_.size());
+}
+
+EngineStats LocalEngine::stats() const {
+  std::lock_guard lock(mutex_);
+  EngineStats stats = stats_;
+  stats.num_running = running_id_ != 0 ? 1 : 0;
+  stats.num_waiting = static_cast<int>(waiting_.size());
+  return stats;
 }
 
 void LocalEngine::Loop() {
@@ -144,7 +161,10 @@ void LocalEngine::Loop() {
       // While stopping, what still waits is finished as aborted, each with its OnFinish.
       if (!stopping_) abort_running_.store(false, std::memory_order_relaxed);
     }
-    const FinishEvent finish = Run(job);
+    job.timings.first_scheduled = RequestTimings::Clock::now();
+    FinishEvent finish = Run(job);
+    finish.timings = job.timings;
+    finish.prefix_miss = PrefixMiss::kDisabled;  // there is no prefix cache
     runner_->Clear();
     {
       std::lock_guard lock(mutex_);
@@ -162,22 +182,31 @@ Status LocalEngine::Prefill(std::span<const TokenId> prompt, std::span<float> lo
     const size_t n = std::min(chunk, prompt.size() - begin);
     const bool last = begin + n == prompt.size();
     FATHOM_RETURN_IF_ERROR(
-        Step(prompt.subspan(begin, n),
+        Step(StepPhase::kPrefill, prompt.subspan(begin, n),
              last ? SequenceRunner::Logits::kLast : SequenceRunner::Logits::kNone,
              last ? logits : std::span<float>()));
   }
   return OkStatus();
 }
 
-Status LocalEngine::Step(std::span<const TokenId> tokens, SequenceRunner::Logits wanted,
-                         std::span<float> logits) {
+Status LocalEngine::Step(StepPhase phase, std::span<const TokenId> tokens,
+                         SequenceRunner::Logits wanted, std::span<float> logits) {
+  const auto begin = RequestTimings::Clock::now();
   const Status status = runner_->Step(tokens, wanted, logits);
+  const std::chrono::duration<double> duration = RequestTimings::Clock::now() - begin;
   // First: zeros in place of weights may have caused the other error.
   FATHOM_RETURN_IF_ERROR(checkpoint_.CheckFiles());
-  return status;
+  FATHOM_RETURN_IF_ERROR(status);
+  std::lock_guard lock(mutex_);
+  stats_.step_tokens.Observe(static_cast<double>(tokens.size()));
+  stats_.step_seconds[static_cast<size_t>(phase)].Observe(duration.count());
+  if (phase == StepPhase::kPrefill) {
+    stats_.prompt_tokens_computed += static_cast<int64_t>(tokens.size());
+  }
+  return OkStatus();
 }
 
-FinishEvent LocalEngine::Run(const Job& job) {
+FinishEvent LocalEngine::Run(Job& job) {
   const GenerateRequest& request = job.request;
   FinishEvent finish;
   const auto fail = [&finish](Status status) {
@@ -203,6 +232,12 @@ FinishEvent LocalEngine::Run(const Job& job) {
     const TokenEvent event =
         sampler.Sample(logits_, runner_->length(), may_end ? std::span<const TokenId>() : ends,
                        request.num_logprobs);
+    job.timings.last_token = RequestTimings::Clock::now();
+    if (generated == 0) job.timings.first_token = job.timings.last_token;
+    {
+      std::lock_guard lock(mutex_);
+      ++stats_.generation_tokens;
+    }
     job.sink->OnToken(event);
     if (may_end && std::find(ends.begin(), ends.end(), event.token) != ends.end()) {
       finish.reason = FinishReason::kStop;
@@ -215,7 +250,9 @@ FinishEvent LocalEngine::Run(const Job& job) {
     }
     if (abort_running_.load(std::memory_order_relaxed)) return fail(Cancelled("aborted"));
     const TokenId next = event.token;
-    if (Status status = Step({&next, 1}, SequenceRunner::Logits::kLast, logits_); !status.ok()) {
+    if (Status status =
+            Step(StepPhase::kDecode, {&next, 1}, SequenceRunner::Logits::kLast, logits_);
+        !status.ok()) {
       return fail(std::move(status));
     }
   }

@@ -47,20 +47,22 @@ class LocalEngine final : public Engine {
   void Abort(RequestId id) override;
   [[nodiscard]] int num_running() const override;
   [[nodiscard]] int num_waiting() const override;
+  [[nodiscard]] EngineStats stats() const override;
 
  private:
   struct Job {
     RequestId id = 0;
     GenerateRequest request;
     std::shared_ptr<RequestSink> sink;
+    RequestTimings timings;
   };
   LocalEngine(Checkpoint checkpoint, const LocalEngineOptions& options);
   Status Load();
   void Loop();
-  FinishEvent Run(const Job& job);
+  FinishEvent Run(Job& job);
   Status Prefill(std::span<const TokenId> prompt, std::span<float> logits);
   // One step of the runner whose results may be used: the weights were intact until its end.
-  Status Step(std::span<const TokenId> tokens, SequenceRunner::Logits wanted,
+  Status Step(StepPhase phase, std::span<const TokenId> tokens, SequenceRunner::Logits wanted,
               std::span<float> logits);
   [[nodiscard]] Status Validate(const GenerateRequest& request) const;
 
@@ -78,6 +80,7 @@ class LocalEngine final : public Engine {
   RequestId next_id_ = 1;
   RequestId running_id_ = 0;  // 0: none
   bool stopping_ = false;
+  EngineStats stats_;  // its counters
   // Set by Abort and by the destructor, read between steps. Relaxed: it carries no data.
   std::atomic<bool> abort_running_{false};
   std::thread thread_;

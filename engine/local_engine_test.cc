@@ -60,6 +60,30 @@ TEST(LocalEngine, GreedyIsTheSameWhateverThePrefillStep) {
   }
 }
 
+TEST(LocalEngine, CountsTokensStepsAndTimes) {
+  LocalEngineOptions options;
+  options.max_batched_tokens = 4;
+  auto engine = NewEngine(options);
+  EXPECT_EQ(engine->stats().step_tokens.count(), 0);
+  auto sink = std::make_shared<Collector>();
+  ASSERT_TRUE(engine->Submit(Request(3), sink).ok());
+  const RequestTimings timings = sink->Wait().timings;
+  EXPECT_NE(timings.arrival, RequestTimings::Clock::time_point());
+  EXPECT_LE(timings.arrival, timings.first_scheduled);
+  EXPECT_LT(timings.first_scheduled, timings.first_token);
+  EXPECT_LT(timings.first_token, timings.last_token);
+
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.prompt_tokens_computed, 6);
+  EXPECT_EQ(stats.generation_tokens, 3);
+  // 4 and 2 tokens of the prompt, then the first two generated ones.
+  EXPECT_EQ(stats.step_tokens.count(), 4);
+  EXPECT_EQ(stats.step_tokens.sum, 8);
+  EXPECT_EQ(stats.step_seconds[static_cast<size_t>(StepPhase::kPrefill)].count(), 2);
+  EXPECT_EQ(stats.step_seconds[static_cast<size_t>(StepPhase::kDecode)].count(), 2);
+  EXPECT_EQ(stats.step_seconds[static_cast<size_t>(StepPhase::kMixed)].count(), 0);
+}
+
 TEST(LocalEngine, StopTokensEndAndAreDeliveredUnlessMinTokensMasksThem) {
   auto engine = NewEngine();
   auto plain = std::make_shared<Collector>();

@@ -2,6 +2,7 @@
 // parsers live in the front end.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -11,6 +12,7 @@
 
 #include "base/status.h"
 #include "base/types.h"
+#include "engine/engine_stats.h"
 
 namespace fathom {
 
@@ -37,6 +39,10 @@ struct GenerateRequest {
   std::vector<TokenId> stop_token_ids;  // besides the model's own end tokens
   bool ignore_eos = false;              // the model's own end tokens do not end the request
   int num_logprobs = -1;  // -1: none; 0: of the chosen token; n: and of the n most likely ones
+  // Requests share cached prefixes only with requests of the same salt; empty is one as well.
+  std::string cache_salt;
+  int priority = 0;    // smaller goes first; other than 0 only with EngineInfo::priority_scheduling
+  std::string client;  // requests of one client take turns with those of others; may be empty
 };
 
 struct TokenLogprob {
@@ -48,15 +54,30 @@ struct TokenEvent {
   TokenId token = 0;              // the end or stop token that finishes a request is delivered too
   float logprob = 0.0f;           // when asked for
   std::vector<TokenLogprob> top;  // descending; ties by smaller id
+  // Of the prompt, as in FinishEvent: known when the first token is, and a front end that ends a
+  // request itself (stop string) does not wait for its FinishEvent.
+  int cached_tokens = 0;
 };
 
 enum class FinishReason { kStop, kLength, kAborted, kError };
 
+// When a request got where. A point that it never reached is left at its default.
+struct RequestTimings {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point arrival;          // Submit
+  Clock::time_point first_scheduled;  // its first step began
+  Clock::time_point first_token;
+  Clock::time_point last_token;
+  int num_preemptions = 0;
+};
+
 struct FinishEvent {
   FinishReason reason = FinishReason::kStop;
-  std::optional<TokenId> stop_token;  // the token that ended it, for kStop
-  Status error;                       // for kError
-  int cached_tokens = 0;              // prompt tokens whose cache entries were reused
+  std::optional<TokenId> stop_token;           // the token that ended it, for kStop
+  Status error;                                // for kError
+  int cached_tokens = 0;                       // prompt tokens whose cache entries were reused
+  PrefixMiss prefix_miss = PrefixMiss::kNone;  // why they are not more
+  RequestTimings timings = {};
 };
 
 // Receives one request's events, in order, on the engine's thread; must not block. After OnFinish

@@ -6,9 +6,10 @@
 namespace fathom {
 namespace {
 
+constexpr std::string_view kScheme = "bearer ";
+
 // The scheme's name is case-insensitive.
 bool HasBearerScheme(std::string_view authorization) {
-  static constexpr std::string_view kScheme = "bearer ";
   if (authorization.size() < kScheme.size()) return false;
   for (size_t i = 0; i < kScheme.size(); ++i) {
     const char c = authorization[i];
@@ -27,7 +28,7 @@ ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
 bool ApiKeys::Allows(std::string_view authorization) const {
   if (hashes_.empty()) return true;
   if (!HasBearerScheme(authorization)) return false;
-  const Hash given = HashOf(authorization.substr(7));
+  const Hash given = HashOf(authorization.substr(kScheme.size()));
   bool found = false;
   // All hashes are compared, whichever fits.
   for (const Hash& hash : hashes_) {
@@ -35,6 +36,18 @@ bool ApiKeys::Allows(std::string_view authorization) const {
     found = equal || found;
   }
   return found;
+}
+
+std::string ApiKeys::ClientOf(std::string_view authorization) const {
+  if (hashes_.empty() || !HasBearerScheme(authorization)) return {};
+  static constexpr char kHex[] = "0123456789abcdef";
+  const Hash hash = HashOf(authorization.substr(kScheme.size()));
+  std::string client;
+  for (size_t i = 0; i < hash.size() / 2; ++i) {
+    client.push_back(kHex[hash[i] >> 4]);
+    client.push_back(kHex[hash[i] & 15]);
+  }
+  return client;
 }
 
 ApiKeys::Hash ApiKeys::HashOf(std::string_view key) {

@@ -148,8 +148,10 @@ void ApiServer::Impl::Generate(http::Request request, WriterPtr writer) {
   route.engine = engine;
   route.front_end = front_end;
   route.names = &names;
-  route.limits = {engine->info().vocab_size, options.max_logprobs, options.default_temperature,
-                  options.default_top_p, options.default_top_k};
+  route.keys = &keys;
+  route.limits = {engine->info().vocab_size,   options.max_logprobs,
+                  options.default_temperature, options.default_top_p,
+                  options.default_top_k,       engine->info().priority_scheduling};
   route.reasoning_field = options.reasoning_field;
   route.force_include_usage = options.force_include_usage;
   route.keep_alive_interval = options.keep_alive_interval;

@@ -77,6 +77,50 @@ TEST_F(ApiServerTest, KeysGuardV1Only) {
   EXPECT_EQ(client.Ask("GET", "/version").status, 200);
 }
 
+TEST_F(ApiServerTest, ClientsAreUsersElseKeysElseOne) {
+  engine_.Script(IdsAndEos("x"));
+  Chat(R"("user": "")");
+  EXPECT_EQ(engine_.requests().back().client, "");
+  TestClient open(port());
+  open.Ask("POST", "/v1/chat/completions", ChatBody(""), "Authorization: Bearer anything\r\n");
+  EXPECT_EQ(engine_.requests().back().client, "");  // nobody has checked that key
+
+  server_.reset();
+  options_.api_keys = {"first", "second"};
+  TestClient client(port());
+  auto client_of = [&](const std::string& header, const std::string& fields) {
+    EXPECT_EQ(client.Ask("POST", "/v1/chat/completions", ChatBody(fields), header).status, 200);
+    return engine_.requests().back().client;
+  };
+  const std::string first = client_of("Authorization: Bearer first\r\n", "");
+  EXPECT_EQ(first.size(), 32u);
+  EXPECT_THAT(first, Not(HasSubstr("first")));
+  EXPECT_EQ(client_of("authorization: bearer first\r\n", ""), first);
+  EXPECT_NE(client_of("Authorization: Bearer second\r\n", ""), first);
+  EXPECT_EQ(client_of("Authorization: Bearer first\r\n", R"("user": "ann")"), "ann");
+}
+
+TEST_F(ApiServerTest, SaltAndPriorityReachTheEngine) {
+  engine_.Script(IdsAndEos("x"));
+  Chat();
+  EXPECT_EQ(engine_.requests().back().cache_salt, "");
+  EXPECT_EQ(engine_.requests().back().priority, 0);
+  Complete(R"("prompt": "x", "cache_salt": "s")");
+  EXPECT_EQ(engine_.requests().back().cache_salt, "s");
+  ExpectError(Chat(R"("priority": -3)"), 400, "BadRequestError", "priority");
+
+  EngineInfo info = engine_.info();
+  info.priority_scheduling = true;
+  ScriptedEngine by_priority(info);
+  by_priority.Script(IdsAndEos("x"));
+  server_.reset();
+  Bind();
+  server_->Serve(&by_priority, &front_end_);
+  EXPECT_EQ(Chat(R"("priority": -3)").status, 200);
+  EXPECT_EQ(by_priority.requests().back().priority, -3);
+  server_.reset();
+}
+
 TEST_F(ApiServerTest, RefusesBodiesThatAreNoJsonObject) {
   const std::string deep_arrays(100'000, '[');
   const std::string deep = R"({"messages": )" + deep_arrays;

@@ -65,6 +65,28 @@ TEST_F(ChatCompletions, WholeAnswer) {
   EXPECT_EQ(usage["prompt_cache_miss_tokens"], num_prompt);
 }
 
+// Reports R070: hits that the usage does not show.
+TEST_F(ChatCompletions, UsageTellsCachedTokensWhateverEndsTheAnswer) {
+  engine_.Script(IdsAndEos("</think>abc"));
+  engine_.SetCachedTokens(2);
+  auto expect_cached = [this](const Json& usage, int64_t cached) {
+    const auto num_prompt = static_cast<int64_t>(engine_.requests().back().prompt.size());
+    EXPECT_EQ(usage["prompt_tokens"], num_prompt);
+    EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], cached) << usage;
+    EXPECT_EQ(usage["prompt_cache_hit_tokens"], cached);
+    EXPECT_EQ(usage["prompt_cache_miss_tokens"], num_prompt - cached);
+  };
+  for (const std::string end : {R"("seed": 1)", R"("stop": "b")", R"("max_tokens": 2)"}) {
+    expect_cached(Parse(Chat(end))["usage"], 2);
+    const auto events =
+        Events(Chat(end + R"(, "stream": true, "stream_options": {"include_usage": true})"));
+    expect_cached(events.back()["usage"], 2);
+  }
+  const auto running = Events(Chat(
+      R"("stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true})"));
+  for (const Json& event : running) expect_cached(event["usage"], 2);
+}
+
 TEST_F(ChatCompletions, NoThinkingAndNoContent) {
   engine_.Script({kEos});
   const Json message =

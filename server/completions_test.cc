@@ -61,6 +61,14 @@ TEST_F(Completions, SeveralPromptsMakeSeveralChoices) {
   EXPECT_EQ(text[1], "xy");
 }
 
+TEST_F(Completions, CachedTokensOfAllPromptsAreSummed) {
+  engine_.Script(IdsAndEos("x"));
+  engine_.SetCachedTokens(1);
+  const Json usage = Parse(Complete(R"("prompt": [[5, 6], [7, 8, 9]])"))["usage"];
+  EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], 2);
+  EXPECT_EQ(usage["prompt_cache_miss_tokens"], 3);
+}
+
 TEST_F(Completions, Stream) {
   engine_.Script(IdsAndEos("ab"));
   const auto events = Events(

@@ -88,6 +88,7 @@ void Generation::RunPrompt() {
   const GenerationJob::Prompt& prompt = job_.prompts[prompt_index_];
   choices_.emplace_back();
   role_sent_ = false;
+  prompt_cached_tokens_ = 0;
   if (!prompt.echo.empty()) deltas_.push_back({OutputState::kContent, prompt.echo});
   if (prompt.max_tokens == 0) {
     Emit();
@@ -119,6 +120,7 @@ void Generation::OnEvents(const Sink* sink, const std::vector<TokenEvent>& token
 }
 
 void Generation::OnToken(const TokenEvent& event) {
+  NoteCachedTokens(event.cached_tokens);
   ++usage_.completion_tokens;
   const bool in_reasoning = output_->in_reasoning();
   if (in_reasoning) ++usage_.reasoning_tokens;  // with the mark that ends it
@@ -136,7 +138,7 @@ void Generation::OnToken(const TokenEvent& event) {
 }
 
 void Generation::OnFinish(const FinishEvent& event) {
-  usage_.cached_tokens += event.cached_tokens;
+  NoteCachedTokens(event.cached_tokens);
   if (event.reason == FinishReason::kError) return Fail(FromStatus(event.error));
   if (output_ != nullptr) output_->Finish(&deltas_);
   Emit();
@@ -248,6 +250,13 @@ void Generation::BeginStream() {
 
 void Generation::SendChunk(const std::string& json) {
   if (!json.empty()) writer_->Write("data: " + json + "\n\n");
+}
+
+// Every event of a request says it, but for events of our own; usage has it once.
+void Generation::NoteCachedTokens(int64_t cached_tokens) {
+  if (cached_tokens <= prompt_cached_tokens_) return;
+  usage_.cached_tokens += cached_tokens - prompt_cached_tokens_;
+  prompt_cached_tokens_ = cached_tokens;
 }
 
 bool Generation::IsEndToken(TokenId token) const {

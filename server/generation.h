@@ -65,6 +65,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void Fail(const RequestError& error);
   void BeginStream();
   void SendChunk(const std::string& json);
+  void NoteCachedTokens(int64_t cached_tokens);
   [[nodiscard]] bool IsEndToken(TokenId token) const;
   [[nodiscard]] LogprobEntry EntryFor(const TokenEvent& event) const;
   [[nodiscard]] const Usage* RunningUsage() const;
@@ -83,6 +84,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<LogprobEntry> pending_logprobs_;  // of tokens whose text is not sent yet
   std::vector<Choice> choices_;                 // the last one is being made
   Usage usage_;
+  int64_t prompt_cached_tokens_ = 0;  // of the running request, in usage_ already
   bool stream_begun_ = false;
   bool role_sent_ = false;
   bool ended_ = false;  // nothing more is sent

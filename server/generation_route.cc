@@ -101,6 +101,9 @@ void FillCommon(const GenerationRoute& route, const CommonFields& fields, std::s
   job->request.stop_token_ids = fields.stop_token_ids;
   job->request.ignore_eos = fields.ignore_eos;
   job->request.num_logprobs = fields.num_logprobs;
+  job->request.cache_salt = fields.cache_salt;
+  job->request.priority = fields.priority;
+  job->request.client = fields.user;
   job->output.stop = fields.stop;
   job->output.include_stop_in_output = fields.include_stop_in_output;
   job->stream = fields.stream;
@@ -175,8 +178,12 @@ MaybeError BuildJob(const GenerationRoute& route, const http::Request& request,
                     GenerationJob* job) {
   JsonValue body;
   if (MaybeError error = ParseBody(request, &body)) return error;
-  return request.path == "/v1/chat/completions" ? BuildChatJob(route, body, job)
-                                                : BuildCompletionJob(route, body, job);
+  MaybeError error = request.path == "/v1/chat/completions" ? BuildChatJob(route, body, job)
+                                                            : BuildCompletionJob(route, body, job);
+  if (!error && job->request.client.empty()) {
+    job->request.client = route.keys->ClientOf(request.Header("authorization"));
+  }
+  return error;
 }
 
 }  // namespace fathom

@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "server/answer_format.h"
 #include "server/api_error.h"
+#include "server/api_keys.h"
 #include "server/generation.h"
 #include "server/http/message.h"
 #include "server/model_names.h"
@@ -20,6 +21,7 @@ struct GenerationRoute {
   const Engine* engine = nullptr;
   const TextFrontEnd* front_end = nullptr;
   const ModelNames* names = nullptr;
+  const ApiKeys* keys = nullptr;
   RequestLimits limits;
   ReasoningField reasoning_field = ReasoningField::kBoth;
   bool force_include_usage = false;

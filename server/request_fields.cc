@@ -141,20 +141,29 @@ void CheckOtherFields(FieldReader* reader, const RequestLimits& limits, CommonFi
   if (reader->Int("thinking_token_budget", -1, kInt64Max).value_or(-1) != -1) {
     reader->Refuse("thinking_token_budget");
   }
-  if (reader->Int("priority", -kInt64Max, kInt64Max).value_or(0) != 0) {
-    reader->Fail("priority", "must be 0: requests are served in the order of their arrival");
-  }
   if (reader->Find("kv_transfer_params") != nullptr) reader->Refuse("kv_transfer_params");
   for (const char* name :
        {"return_token_ids", "return_tokens_as_token_ids", "return_prompt_text"}) {
     if (reader->Bool(name, false)) reader->Refuse(name);
   }
-  for (const char* name : {"session_id", "user"}) (void)reader->String(name);
-  // There is no cache that requests could share yet, so a salt has nothing to separate.
-  if (const auto salt = reader->String("cache_salt")) {
+  (void)reader->String("session_id");
+}
+
+// What the scheduler and the prefix cache go by.
+void ReadScheduling(FieldReader* reader, const RequestLimits& limits, CommonFields* fields) {
+  fields->user = reader->String("user").value_or("");
+  if (auto salt = reader->String("cache_salt")) {
     const bool bad = salt->empty() || salt->size() > 128 ||
                      salt->find_first_of(std::string_view("@/\\\0", 4)) != std::string::npos;
     if (bad) reader->Fail("cache_salt", "must be 1 to 128 characters without @, /, \\ and NUL");
+    fields->cache_salt = std::move(*salt);
+  }
+  const auto priority =
+      reader->Int("priority", std::numeric_limits<int>::min(), std::numeric_limits<int>::max());
+  fields->priority = static_cast<int>(priority.value_or(0));
+  if (fields->priority != 0 && !limits.priority_scheduling) {
+    reader->Fail("priority", "must be 0, got " + std::to_string(fields->priority) +
+                                 ": priority scheduling is not enabled");
   }
 }
 
@@ -173,6 +182,7 @@ void ReadCommon(FieldReader* reader, const RequestLimits& limits, CommonFields* 
   fields->include_stop_in_output = reader->Bool("include_stop_str_in_output", false);
   fields->truncate_prompt_tokens = reader->Int("truncate_prompt_tokens", -1, kInt64Max);
   ReadStreaming(reader, fields);
+  ReadScheduling(reader, limits, fields);
   CheckOtherFields(reader, limits, fields);
 }
 

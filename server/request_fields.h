@@ -25,11 +25,15 @@ struct RequestLimits {
   double default_temperature = 1.0;  // of the model's generation_config.json
   double default_top_p = 1.0;
   int default_top_k = 0;
+  bool priority_scheduling = false;  // as EngineInfo
 };
 
 struct CommonFields {
   std::string model;  // empty: not given
   std::string request_id;
+  std::string user;        // empty: not given
+  std::string cache_salt;  // empty: not given
+  int priority = 0;
   SamplingParams sampling;
   std::optional<int64_t> max_tokens;  // at least 1, or 0 for completions with echo
   int64_t min_tokens = 0;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "chat/json_parse.h"
 
 namespace fathom {
@@ -60,7 +62,7 @@ TEST(ChatFields, ReachTheEngineAsGiven) {
       "min_tokens": 2, "stop": ["a", "b"], "stop_token_ids": [4, 5], "ignore_eos": true,
       "include_stop_str_in_output": true, "logprobs": true, "top_logprobs": 3, "stream": true,
       "stream_options": {"include_usage": true, "continuous_usage_stats": true},
-      "include_reasoning": false, "model": "m", "user": "u", "truncate_prompt_tokens": 5)",
+      "include_reasoning": false, "model": "m", "user": "u", "cache_salt": "s", "truncate_prompt_tokens": 5)",
                         &fields));
   EXPECT_EQ(fields.sampling.temperature, 0.5);
   EXPECT_EQ(fields.sampling.top_p, 0.25);
@@ -84,6 +86,9 @@ TEST(ChatFields, ReachTheEngineAsGiven) {
   EXPECT_TRUE(fields.continuous_usage);
   EXPECT_FALSE(fields.include_reasoning);
   EXPECT_EQ(fields.model, "m");
+  EXPECT_EQ(fields.user, "u");
+  EXPECT_EQ(fields.cache_salt, "s");
+  EXPECT_EQ(fields.priority, 0);
   EXPECT_EQ(fields.truncate_prompt_tokens, 5);
 }
 
@@ -98,6 +103,23 @@ TEST(ChatFields, TinyTemperaturesAreGreedyOrRaised) {
   ASSERT_FALSE(ReadChat(R"("temperature": 0.001, "top_p": 0.5)", &fields));
   EXPECT_EQ(fields.sampling.temperature, 0.01);
   EXPECT_EQ(fields.sampling.top_p, 0.5);
+}
+
+TEST(ChatFields, PriorityIsAnInt32WherePrioritySchedulingIsOn) {
+  RequestLimits limits = kLimits;
+  limits.priority_scheduling = true;
+  ChatFields fields;
+  ASSERT_FALSE(ReadChatFields(Body(R"("priority": -2147483648)"), limits, &fields));
+  EXPECT_EQ(fields.priority, std::numeric_limits<int>::min());
+  ASSERT_FALSE(ReadChatFields(Body(R"("priority": 2147483647)"), limits, &fields));
+  EXPECT_EQ(fields.priority, std::numeric_limits<int>::max());
+  for (const char* bad : {R"("priority": 2147483648)", R"("priority": -2147483649)",
+                          R"("priority": 1.5)", R"("priority": 1e99)"}) {
+    const MaybeError error = ReadChatFields(Body(bad), limits, &fields);
+    ASSERT_TRUE(error) << bad;
+    EXPECT_EQ(error->http_status, 400) << bad;
+    EXPECT_EQ(error->param, "priority") << bad;
+  }
 }
 
 TEST(ChatFields, SeedMinusOneIsNone) {
@@ -165,9 +187,12 @@ TEST(ChatFields, EveryRowTakesItsRangeAndNamesWhatIsOutside) {
       {R"("truncate_prompt_tokens": -1)", R"("truncate_prompt_tokens": -2)",
        "truncate_prompt_tokens"},
       {R"("priority": 0)", R"("priority": 1)", "priority"},
+      {R"("priority": null)", R"("priority": "1")", "priority"},
+      {R"("priority": null)", R"("priority": true)", "priority"},
       {R"("user": "x")", R"("user": 5)", "user"},
       {R"("model": "x")", R"("model": 5)", "model"},
       {R"("cache_salt": "x")", R"("cache_salt": "")", "cache_salt"},
+      {R"("cache_salt": "x")", R"("cache_salt": 5)", "cache_salt"},
       {R"("cache_salt": "x")", R"("cache_salt": "a/b")", "cache_salt"},
       {R"("cache_salt": "x")", R"("cache_salt": "a\u0000")", "cache_salt"},
       {R"("parallel_tool_calls": true)", R"("parallel_tool_calls": 1)", "parallel_tool_calls"},

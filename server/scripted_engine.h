@@ -1,9 +1,9 @@
 // ScriptedEngine: an Engine for tests that says what it is told to.
 //
-// One thread serves requests one after the other. A request gets the tokens of Script, then ends as
-// the real engine would: at an end token, a stop token, max_tokens, or (script used up) with
-// kLength. Endless requests repeat one token until they are aborted. All methods may be called from
-// any thread.
+// One thread serves requests one after the other; more serve as many at once. A request gets the
+// tokens of Script, then ends as the real engine would: at an end token, a stop token, max_tokens,
+// or (script used up) with kLength. Endless requests repeat one token until they are aborted. All
+// methods may be called from any thread.
 #pragma once
 
 #include <algorithm>
@@ -20,14 +20,18 @@ namespace fathom {
 
 class ScriptedEngine final : public Engine {
  public:
-  explicit ScriptedEngine(EngineInfo info) : info_(std::move(info)), thread_([this] { Run(); }) {}
+  explicit ScriptedEngine(EngineInfo info) : info_(std::move(info)) { AddThreads(1); }
   ~ScriptedEngine() override {
     {
       const std::lock_guard lock(mutex_);
       stopping_ = true;
       changed_.notify_all();
     }
-    thread_.join();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void AddThreads(int n) {
+    for (int i = 0; i < n; ++i) threads_.emplace_back([this] { Run(); });
   }
 
   // For all requests that begin after the call.
@@ -58,6 +62,16 @@ class ScriptedEngine final : public Engine {
     const std::lock_guard lock(mutex_);
     submit_status_ = std::move(status);
   }
+  // Of every request that begins after the call.
+  void SetCachedTokens(int cached_tokens) {
+    const std::lock_guard lock(mutex_);
+    cached_tokens_ = cached_tokens;
+  }
+  // What stats() shows besides what this engine counts itself.
+  void SetStats(const EngineStats& stats) {
+    const std::lock_guard lock(mutex_);
+    stats_ = stats;
+  }
   std::vector<GenerateRequest> requests() const {
     const std::lock_guard lock(mutex_);
     return requests_;
@@ -73,10 +87,16 @@ class ScriptedEngine final : public Engine {
   [[nodiscard]] const EngineInfo& info() const override { return info_; }
   Result<RequestId> Submit(GenerateRequest request, std::shared_ptr<RequestSink> sink) override {
     const std::lock_guard lock(mutex_);
-    if (!submit_status_.ok()) return submit_status_;
+    if (!submit_status_.ok()) {
+      if (submit_status_.code() == StatusCode::kUnavailable) {
+        ++stats_.rejections[static_cast<size_t>(AdmissionRejection::kQueueFull)];
+      }
+      return submit_status_;
+    }
     const RequestId id = ++last_id_;
     requests_.push_back(request);
-    queue_.push_back({id, std::move(request), std::move(sink)});
+    queue_.push_back({id, std::move(request), std::move(sink), {}});
+    queue_.back().timings.arrival = RequestTimings::Clock::now();
     changed_.notify_all();
     return id;
   }
@@ -93,12 +113,20 @@ class ScriptedEngine final : public Engine {
     const std::lock_guard lock(mutex_);
     return static_cast<int>(queue_.size());
   }
+  [[nodiscard]] EngineStats stats() const override {
+    const std::lock_guard lock(mutex_);
+    EngineStats stats = stats_;
+    stats.num_running = num_running_;
+    stats.num_waiting = static_cast<int>(queue_.size());
+    return stats;
+  }
 
  private:
   struct Item {
     RequestId id = 0;
     GenerateRequest request;
     std::shared_ptr<RequestSink> sink;
+    RequestTimings timings;
   };
 
   void Run() {
@@ -108,20 +136,27 @@ class ScriptedEngine final : public Engine {
       if (stopping_) return;
       Item item = std::move(queue_.front());
       queue_.pop_front();
-      num_running_ = 1;
+      ++num_running_;
       changed_.notify_all();
+      const int cached_tokens = cached_tokens_;
+      stats_.prompt_tokens_cached += cached_tokens;
+      stats_.prompt_tokens_computed +=
+          static_cast<int64_t>(item.request.prompt.size()) - cached_tokens;
       const std::vector<TokenId> script = script_;
       const bool endless = endless_;
       const Status error = error_;
       lock.unlock();
-      FinishEvent finish = Serve(item, script, endless);
+      item.timings.first_scheduled = RequestTimings::Clock::now();
+      FinishEvent finish = Serve(item, script, endless, cached_tokens);
       if (!error.ok() && finish.reason == FinishReason::kLength) {
         finish = {FinishReason::kError, std::nullopt, error, 0};
       }
+      finish.cached_tokens = cached_tokens;
+      finish.timings = item.timings;
       item.sink->OnFinish(finish);
       item.sink.reset();
       lock.lock();
-      num_running_ = 0;
+      --num_running_;
       changed_.notify_all();
     }
   }
@@ -135,20 +170,26 @@ class ScriptedEngine final : public Engine {
     changed_.wait(lock, [&] { return open_ || must_end(); });
     // A pace, so that an endless request does not fill the memory.
     if (endless) changed_.wait_for(lock, std::chrono::milliseconds(1), must_end);
-    return !must_end();
+    if (must_end()) return false;
+    ++stats_.generation_tokens;
+    return true;
   }
 
-  FinishEvent Serve(const Item& item, const std::vector<TokenId>& script, bool endless) {
+  FinishEvent Serve(Item& item, const std::vector<TokenId>& script, bool endless,
+                    int cached_tokens) {
     const GenerateRequest& request = item.request;
     for (int64_t i = 0; i < request.max_tokens; ++i) {
-      if (!Step(item.id, endless)) return {FinishReason::kAborted, std::nullopt, {}, 0};
       if (!endless && i >= static_cast<int64_t>(script.size())) break;
+      if (!Step(item.id, endless)) return {FinishReason::kAborted, std::nullopt, {}, 0};
       TokenEvent event;
+      event.cached_tokens = cached_tokens;
       event.token = script[endless ? 0 : static_cast<size_t>(i)];
       if (request.num_logprobs >= 0) event.logprob = -0.5f;
       for (int n = 0; n < request.num_logprobs; ++n) {
         event.top.push_back({event.token + n, -0.5f - static_cast<float>(n)});
       }
+      item.timings.last_token = RequestTimings::Clock::now();
+      if (i == 0) item.timings.first_token = item.timings.last_token;
       item.sink->OnToken(event);
       auto is_in = [&event](const std::vector<TokenId>& ids) {
         return std::find(ids.begin(), ids.end(), event.token) != ids.end();
@@ -170,11 +211,13 @@ class ScriptedEngine final : public Engine {
   Status error_;
   Status submit_status_;
   RequestId last_id_ = 0;
+  EngineStats stats_;
   int num_running_ = 0;
+  int cached_tokens_ = 0;
   bool endless_ = false;
   bool open_ = true;
   bool stopping_ = false;
-  std::thread thread_;  // last: it uses the members above
+  std::vector<std::thread> threads_;  // last: they use the members above
 };
 
 }  // namespace fathom
