@@ -276,6 +276,29 @@ TEST(PageCodec, EntryJStandsInItsTablesBlock) {
   EXPECT_EQ(at(11), std::pair(300L, 3));
 }
 
+TEST(PageCodec, ATableBeginsAtItsFirstBlockAndMayHaveHoles) {
+  std::vector<std::byte> memory(1000);
+  const std::vector<int32_t> blocks = {6, kNoBlock, 3};
+  const PageView view = {{EntryEncoding::kF32, 1, 0, 4}, memory.data(), 100};
+  const BlockTable table = {blocks.data(), 3, 10};
+  for (int64_t entry = -5; entry < 60; ++entry) {
+    const bool there = (entry >= 40 && entry < 44) || (entry >= 48 && entry < 52);
+    ASSERT_EQ(HasBlock(view, table, entry), there) << entry;
+    if (!there) continue;
+    const EntryRef ref = Locate(view, table, entry);
+    EXPECT_EQ(ref.page - memory.data(), entry < 44 ? 600 : 300);
+    EXPECT_EQ(ref.row, entry % 4);
+  }
+  EXPECT_FALSE(HasBlock(view, {}, 0));
+}
+
+TEST(PageCodec, ABlocksAddressHas64Bits) {
+  const std::vector<int32_t> blocks = {2'000'000'000};
+  const PageView view = {{EntryEncoding::kF32, 1, 0, 4}, nullptr, 1'609'920};
+  const EntryRef ref = Locate(view, {blocks.data(), 1}, 0);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(ref.page), 2'000'000'000u * uint64_t{1'609'920});
+}
+
 TEST(StepPlan, AnEntryIsVisibleFromItsLastTokenOn) {
   for (int ratio : {4, 128}) {
     for (int position = 0; position < 1000; ++position) {
