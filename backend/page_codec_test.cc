@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <random>
+
 #include "backend/ops/test_pages.h"
 #include "backend/ops/test_values.h"
 #include "backend/step_plan.h"
@@ -297,6 +300,33 @@ TEST(PageCodec, ABlocksAddressHas64Bits) {
   const PageView view = {{EntryEncoding::kF32, 1, 0, 4}, nullptr, 1'609'920};
   const EntryRef ref = Locate(view, {blocks.data(), 1}, 0);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(ref.page), 2'000'000'000u * uint64_t{1'609'920});
+}
+
+// In every format that holds KV: a value that the page gives back is the one of the step.
+TEST(PageCodec, RoundedKvIsWhatAStoredEntryGivesBack) {
+  std::mt19937 random(11);
+  std::normal_distribution<float> normal;
+  for (const EntryEncoding encoding :
+       {EntryEncoding::kF32, EntryEncoding::kE4m3Rope, EntryEncoding::kBf16Rope}) {
+    const PageFormat format = {encoding, 512, 64, 1};
+    std::vector<std::byte> page(static_cast<size_t>(format.content_bytes()));
+    for (int exponent = -30; exponent <= 60; exponent += 3) {
+      std::vector<float> values(512);
+      for (float& v : values) v = std::ldexp(normal(random), exponent);
+      values[5] = values[200] = 0.0f;
+      values[6] = -0.0f;
+      // Rounds up to the middle of the scale's range, where a smaller scale would do as well.
+      values[64] = std::ldexp(std::nextafter(224.0f, 500.0f), exponent);
+      std::vector<float> stored(512);
+      StoreEntry(format, {page.data(), 0}, values);
+      LoadEntry(format, {page.data(), 0}, stored);
+      RoundKvEntry(format, values);
+      for (size_t i = 0; i < values.size(); ++i) {
+        ASSERT_EQ(std::bit_cast<uint32_t>(values[i]), std::bit_cast<uint32_t>(stored[i]))
+            << "encoding " << static_cast<int>(encoding) << ", channel " << i;
+      }
+    }
+  }
 }
 
 TEST(StepPlan, AnEntryIsVisibleFromItsLastTokenOn) {

@@ -24,6 +24,7 @@ Activations::Activations(const ModelConfig& c, int max_rows) {
     next(comb, floats_, floats, n, int64_t{c.hc_mult}, int64_t{c.hc_mult});
     next(q_lora, floats_, floats, n, int64_t{c.q_lora_rank});
     next(kv, floats_, floats, n, int64_t{c.head_dim});
+    next(step_kv, floats_, floats, n, int64_t{c.head_dim});
     next(q, floats_, floats, n, int64_t{c.num_heads}, int64_t{c.head_dim});
     next(attn_o, floats_, floats, n, int64_t{c.num_heads}, int64_t{c.head_dim});
     next(o_lora, floats_, floats, n, int64_t{c.o_groups} * c.o_lora_rank);
