@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/formats.h"
 
 namespace fathom {
@@ -167,6 +168,14 @@ void LoadEntry(const PageFormat& format, EntryRef entry, std::span<float> values
       return;
     }
   }
+}
+
+void RoundKvEntry(const PageFormat& format, std::span<float> values) {
+  FATHOM_DCHECK(format.HoldsKv(), "KV entries only");
+  if (format.encoding == EntryEncoding::kF32) return;
+  const size_t nope = static_cast<size_t>(format.dim - format.rope_dim);
+  SimulateE4m3(values.first(nope), kE4m3Group);
+  for (float& v : values.subspan(nope)) v = RoundToBf16(v);
 }
 
 }  // namespace fathom

@@ -18,4 +18,8 @@ namespace fathom {
 bool StoreEntry(const PageFormat& format, EntryRef entry, std::span<const float> values);
 void LoadEntry(const PageFormat& format, EntryRef entry, std::span<float> values);
 
+// `values` become what LoadEntry returns after they were stored, without a page. For formats that
+// hold KV (PageFormat::HoldsKv).
+void RoundKvEntry(const PageFormat& format, std::span<float> values);
+
 }  // namespace fathom

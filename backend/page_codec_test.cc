@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <random>
+
 #include "backend/ops/test_pages.h"
 #include "backend/ops/test_values.h"
 #include "backend/step_plan.h"
@@ -274,6 +277,56 @@ TEST(PageCodec, EntryJStandsInItsTablesBlock) {
   EXPECT_EQ(at(3), std::pair(500L, 3));
   EXPECT_EQ(at(4), std::pair(0L, 0));
   EXPECT_EQ(at(11), std::pair(300L, 3));
+}
+
+TEST(PageCodec, ATableBeginsAtItsFirstBlockAndMayHaveHoles) {
+  std::vector<std::byte> memory(1000);
+  const std::vector<int32_t> blocks = {6, kNoBlock, 3};
+  const PageView view = {{EntryEncoding::kF32, 1, 0, 4}, memory.data(), 100};
+  const BlockTable table = {blocks.data(), 3, 10};
+  for (int64_t entry = -5; entry < 60; ++entry) {
+    const bool there = (entry >= 40 && entry < 44) || (entry >= 48 && entry < 52);
+    ASSERT_EQ(HasBlock(view, table, entry), there) << entry;
+    if (!there) continue;
+    const EntryRef ref = Locate(view, table, entry);
+    EXPECT_EQ(ref.page - memory.data(), entry < 44 ? 600 : 300);
+    EXPECT_EQ(ref.row, entry % 4);
+  }
+  EXPECT_FALSE(HasBlock(view, {}, 0));
+}
+
+TEST(PageCodec, ABlocksAddressHas64Bits) {
+  const std::vector<int32_t> blocks = {2'000'000'000};
+  const PageView view = {{EntryEncoding::kF32, 1, 0, 4}, nullptr, 1'609'920};
+  const EntryRef ref = Locate(view, {blocks.data(), 1}, 0);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(ref.page), 2'000'000'000u * uint64_t{1'609'920});
+}
+
+// In every format that holds KV: a value that the page gives back is the one of the step.
+TEST(PageCodec, RoundedKvIsWhatAStoredEntryGivesBack) {
+  std::mt19937 random(11);
+  std::normal_distribution<float> normal;
+  for (const EntryEncoding encoding :
+       {EntryEncoding::kF32, EntryEncoding::kE4m3Rope, EntryEncoding::kBf16Rope}) {
+    const PageFormat format = {encoding, 512, 64, 1};
+    std::vector<std::byte> page(static_cast<size_t>(format.content_bytes()));
+    for (int exponent = -30; exponent <= 60; exponent += 3) {
+      std::vector<float> values(512);
+      for (float& v : values) v = std::ldexp(normal(random), exponent);
+      values[5] = values[200] = 0.0f;
+      values[6] = -0.0f;
+      // Rounds up to the middle of the scale's range, where a smaller scale would do as well.
+      values[64] = std::ldexp(std::nextafter(224.0f, 500.0f), exponent);
+      std::vector<float> stored(512);
+      StoreEntry(format, {page.data(), 0}, values);
+      LoadEntry(format, {page.data(), 0}, stored);
+      RoundKvEntry(format, values);
+      for (size_t i = 0; i < values.size(); ++i) {
+        ASSERT_EQ(std::bit_cast<uint32_t>(values[i]), std::bit_cast<uint32_t>(stored[i]))
+            << "encoding " << static_cast<int>(encoding) << ", channel " << i;
+      }
+    }
+  }
 }
 
 TEST(StepPlan, AnEntryIsVisibleFromItsLastTokenOn) {

@@ -1,8 +1,9 @@
 // What a cache page looks like: data only, shared by kernels, allocator and planner.
 //
-// A page holds one layer's entries of one kind. Entry j of a sequence stands in the page block
-// `table.blocks[j / entries_per_page]`, row `j % entries_per_page`; the address of a page is always
-// base + block * stride, never an offset that runs across blocks. Byte layouts:
+// A page holds one layer's entries of one kind. Entry j of a sequence stands in the sequence's
+// logical block j / entries_per_page, row j % entries_per_page; the block table says which page
+// block that is. The address of a page is always base + number * stride, never an offset that runs
+// across blocks. Byte layouts:
 // docs/cache_pages.md. Source: deepseek-ai/FlashMLA: tests/quant.py; vllm-project/vllm:
 // vllm/models/deepseek_v4.
 #pragma once
@@ -118,17 +119,20 @@ struct PageFormat {
 // The pages of one (layer, kind) in a class's memory.
 struct PageView {
   PageFormat format;
-  std::byte* base = nullptr;  // page of block 0
-  int64_t block_stride = 0;   // bytes from one block's page to the next block's
+  std::byte* base = nullptr;  // page of number 0
+  int64_t block_stride = 0;   // bytes per unit of a table's numbers
 
   [[nodiscard]] bool empty() const { return base == nullptr; }
 };
 
-// A sequence's blocks of one class. Sliding classes have kNoBlock behind their window.
+// A sequence's blocks of one class: `blocks[i]` is the number of logical block `first + i`, or
+// kNoBlock. Tables of sliding classes begin at their window, so that they stay small.
+// A number is whatever the allocator multiplies with the views' strides, not negative; two blocks'
+// numbers need not follow each other (they may all be multiples of something).
 struct BlockTable {
   const int32_t* blocks = nullptr;
   int64_t num_blocks = 0;
-  int64_t first = 0;  // logical number of blocks[0]
+  int64_t first = 0;
 };
 inline constexpr int32_t kNoBlock = -1;
 
@@ -138,9 +142,16 @@ struct EntryRef {
   int row = 0;
 };
 
+// Whether the table has a block for this entry. Sequences begin at entry 0.
+inline bool HasBlock(const PageView& view, const BlockTable& table, int64_t entry) {
+  const int64_t index = entry / view.format.entries_per_page - table.first;
+  return entry >= 0 && index >= 0 && index < table.num_blocks && table.blocks[index] != kNoBlock;
+}
+
+// Only for entries that have a block.
 inline EntryRef Locate(const PageView& view, const BlockTable& table, int64_t entry) {
-  const int64_t block = table.blocks[entry / view.format.entries_per_page];
-  return {view.base + block * view.block_stride,
+  const int64_t number = table.blocks[entry / view.format.entries_per_page - table.first];
+  return {view.base + number * view.block_stride,
           static_cast<int>(entry % view.format.entries_per_page)};
 }
 

@@ -2,6 +2,12 @@
 //
 // Rows are the step's tokens, flattened; the rows of one sequence are consecutive and so are their
 // positions. Everything is borrowed from the planner and constant during the step.
+//
+// What an operation needs of this step's own rows (window KV, compressor rows) it takes from the
+// step's activations; pages of sliding classes are read below `start` only. So their tables need
+// blocks for two stretches: positions below `start` that the step's windows reach, and rows that
+// somebody will read after the step. Rows of the step without a block are not stored. Pages of the
+// full class are always written and read.
 #pragma once
 
 #include <array>

@@ -20,6 +20,7 @@ struct Activations {
   TensorView<float> post, comb;       // [n, hc], [n, hc, hc]
   TensorView<float> q_lora;           // [n, QL]
   TensorView<float> kv;               // [n, d]
+  TensorView<float> step_kv;          // [n, d] window entries of the step's own rows
   TensorView<float> q, attn_o;        // [n, H, d]
   TensorView<float> o_lora;           // [n, G * OL]
   TensorView<float> index_q;          // [n, Hi, di]

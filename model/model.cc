@@ -186,7 +186,7 @@ Status Model::Attention(int layer, const StepPlan& plan, ForwardObserver* observ
   FATHOM_RETURN_IF_ERROR(backend_.Linear({q_lora, {w.wq_b, q_flat}, {}, true}));
   FATHOM_RETURN_IF_ERROR(
       backend_.QNormRopeKvInsert({a.q.First(n), a.kv.First(n), w.kv_norm, rope, eps, &plan,
-                                  plan.Pages(layer, CacheKind::kSwaKv)}));
+                                  plan.Pages(layer, CacheKind::kSwaKv), a.step_kv.First(n)}));
 
   // Entries that end in this step must be stored before its queries look for them.
   if (ratio != 0) FATHOM_RETURN_IF_ERROR(Compress(layer, w.compressor, false, plan));
@@ -198,6 +198,7 @@ Status Model::Attention(int layer, const StepPlan& plan, ForwardObserver* observ
   SparseAttentionArgs attention;
   attention.q = a.q.First(n);
   attention.plan = &plan;
+  attention.step_kv = a.step_kv.First(n);
   attention.swa = plan.Pages(layer, CacheKind::kSwaKv);
   attention.window = config_.window;
   attention.ratio = ratio;

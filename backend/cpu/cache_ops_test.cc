@@ -91,7 +91,7 @@ TEST_P(CpuCacheOps, QNormRopeKvInsert) {
     TestPages pages(random, KvFormat(numerics, 64), 3, 256);
     const auto run = [&](Backend& backend, int step_size) {
       std::fill(pages.memory().begin(), pages.memory().end(), std::byte{0x5A});
-      std::vector<float> heads = q;
+      std::vector<float> heads = q, step_kv(kv.size(), -7.0f);
       const auto step = [&](const TestPlan& plan, int first) {
         const int n = plan.plan.num_rows();
         QNormRopeKvInsertArgs args;
@@ -102,6 +102,7 @@ TEST_P(CpuCacheOps, QNormRopeKvInsert) {
         args.norm_eps = 1e-6f;
         args.plan = &plan.plan;
         args.swa = pages.view();
+        args.step_kv = {step_kv.data() + int64_t{first} * kDim, n, kDim};
         ExpectOk(backend.QNormRopeKvInsert(args));
       };
       if (step_size == 0) {
@@ -115,10 +116,10 @@ TEST_P(CpuCacheOps, QNormRopeKvInsert) {
           step(plan, s.first_row);
         }
       }
-      return std::pair(heads, pages.memory());
+      return std::tuple(heads, step_kv, pages.memory());
     };
     // Norm statistics are double sums in both and everything else is the same fp32 arithmetic, so
-    // queries and stored bytes are equal, those that no operation writes included.
+    // queries, KV and stored bytes are equal, those that no operation writes included.
     ReferenceBackend reference(numerics);
     const auto want = run(reference, 0);
     for (int threads : {1, 2, 3}) {
@@ -302,6 +303,12 @@ TEST_P(CpuCacheOps, SparseAttention) {
       const std::vector<float> sink = random.Normals(c.heads, 2.0f);
       TestPages swa(random, KvFormat(numerics, 64), num, kLength);
       swa.Fill(random, kLength);
+      // Rows of a step have the values that their entries hold.
+      std::vector<float> step_kv(static_cast<size_t>(rows) * kDim);
+      for (const SmallStep& s : Split(c.parts, 1)) {
+        LoadEntry(swa.view().format, Locate(swa.view(), swa.tables()[s.sequence], s.start),
+                  std::span(step_kv).subspan(static_cast<size_t>(s.first_row) * kDim, kDim));
+      }
       TestPages compressed(random, KvFormat(numerics, 64), num, kLength / 4);
       compressed.Fill(random, kLength / 4);
       // What an indexer would choose: all visible entries, or some of them in ascending order.
@@ -325,6 +332,7 @@ TEST_P(CpuCacheOps, SparseAttention) {
           SparseAttentionArgs args;
           args.q = {q.data() + int64_t{first} * size, n, c.heads, kDim};
           args.plan = &plan.plan;
+          args.step_kv = {step_kv.data() + int64_t{first} * kDim, n, kDim};
           args.swa = swa.view();
           args.window = c.window;
           if (c.ratio != 0) args.compressed = compressed.view();

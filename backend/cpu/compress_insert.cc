@@ -12,24 +12,26 @@ namespace {
 constexpr int kMaxItems = 128;
 constexpr int64_t kChannels = 64;  // pooled together, so that the exponentials stay in the L1 cache
 
-// One item of a compression window: its state row [K | S] and the half of it that this window uses.
+// One item of a compression window: its K and score rows, from the first channel on that this
+// window uses. Stored ones may stand at any byte. `ape` is null where the scores have it already.
 struct Item {
-  const std::byte* row = nullptr;
-  int64_t half = 0;
+  const std::byte* k = nullptr;
+  const std::byte* score = nullptr;
+  const float* ape = nullptr;
 };
 
-// Channels [begin, begin + count) of an item's K (part 0) or S (part 1). Pages are bytes: copied.
-void LoadChannels(const Item& item, int64_t coff_width, int part, int64_t begin, int64_t count,
-                  float* out) {
-  const int64_t offset = part * coff_width + item.half + begin;
-  std::memcpy(out, item.row + offset * static_cast<int64_t>(sizeof(float)),
+const std::byte* BytesOf(const float* values) { return reinterpret_cast<const std::byte*>(values); }
+
+// Channels [begin, begin + count) of a row.
+void LoadChannels(const std::byte* row, int64_t begin, int64_t count, float* out) {
+  std::memcpy(out, row + begin * static_cast<int64_t>(sizeof(float)),
               static_cast<size_t>(count) * sizeof(float));
 }
 
 // Softmax over the items' scores and weighted sum of their K values, each channel on its own.
 // Scalar exponentials in the order of items: entries are stored in a few bits, and every backend
 // has to store the same ones.
-void Pool(std::span<const Item> items, int64_t coff_width, std::span<float> out) {
+void Pool(std::span<const Item> items, std::span<float> out) {
   float p[kMaxItems][kChannels];
   float k[kChannels];
   const auto width = static_cast<int64_t>(out.size());
@@ -38,14 +40,17 @@ void Pool(std::span<const Item> items, int64_t coff_width, std::span<float> out)
     float max[kChannels], den[kChannels] = {}, sum[kChannels] = {};
     std::fill_n(max, count, -std::numeric_limits<float>::infinity());
     for (size_t n = 0; n < items.size(); ++n) {
-      LoadChannels(items[n], coff_width, 1, begin, count, p[n]);
+      LoadChannels(items[n].score, begin, count, p[n]);
+      if (const float* ape = items[n].ape; ape != nullptr) {
+        for (int64_t c = 0; c < count; ++c) p[n][c] += ape[begin + c];
+      }
       for (int64_t c = 0; c < count; ++c) max[c] = std::max(max[c], p[n][c]);
     }
     for (size_t n = 0; n < items.size(); ++n) {
       for (int64_t c = 0; c < count; ++c) den[c] += p[n][c] = std::exp(p[n][c] - max[c]);
     }
     for (size_t n = 0; n < items.size(); ++n) {
-      LoadChannels(items[n], coff_width, 0, begin, count, k);
+      LoadChannels(items[n].k, begin, count, k);
       for (int64_t c = 0; c < count; ++c) sum[c] += k[c] * (p[n][c] / den[c]);
     }
     std::copy_n(sum, count, out.begin() + begin);
@@ -71,16 +76,29 @@ Status CpuBackend::DoCompressInsert(const CompressInsertArgs& args) {
   int64_t first_anchor = 0;
   for (size_t s = 0; s < args.plan->sequences.size(); ++s) {
     const SequenceRows& rows = args.plan->sequences[s];
-    const auto row_of = [&](int64_t position) {
+    const auto stored_row = [&](int64_t position) {
       const EntryRef entry = Locate(args.state, state_tables[s], position);
       return entry.page + state.value_bytes() * entry.row;
     };
+    // Channels from `half` on of a position's row: of this step, or of an earlier one from its
+    // page.
+    const auto item = [&](int64_t position, int64_t half) -> Item {
+      if (position >= rows.start) {
+        const int64_t i = rows.first_row + (position - rows.start);
+        return {BytesOf(args.kv_rows.row(i).data() + half),
+                BytesOf(args.score_rows.row(i).data() + half),
+                args.ape.row(position % args.ratio).data() + half};
+      }
+      const std::byte* k = stored_row(position) + half * static_cast<int64_t>(sizeof(float));
+      return {k, k + coff_width * static_cast<int64_t>(sizeof(float))};
+    };
     ForEach(rows.num_rows, 4 * coff_width, [&](int64_t i, int) {
       const int64_t position = rows.start + i;
+      if (!HasBlock(args.state, state_tables[s], position)) return;
       const float* kv = args.kv_rows.row(rows.first_row + i).data();
       const float* score = args.score_rows.row(rows.first_row + i).data();
       const float* ape = args.ape.row(position % args.ratio).data();
-      std::byte* out = row_of(position);
+      std::byte* out = stored_row(position);
       std::memcpy(out, kv, static_cast<size_t>(coff_width) * sizeof(float));
       out += coff_width * static_cast<int64_t>(sizeof(float));
       float sum[kChannels];
@@ -102,14 +120,14 @@ Status CpuBackend::DoCompressInsert(const CompressInsertArgs& args) {
               // Entry 0 has no window before it; leaving those items out is the same as scores of
               // -inf.
               if (args.ratio == 4 && j > 0) {
-                for (int64_t u = -4; u < 0; ++u) items[num_items++] = {row_of(4 * j + u), 0};
+                for (int64_t u = -4; u < 0; ++u) items[num_items++] = item(4 * j + u, 0);
               }
               for (int64_t u = 0; u < args.ratio; ++u) {
-                items[num_items++] = {row_of(args.ratio * j + u), coff_width - width};
+                items[num_items++] = item(args.ratio * j + u, coff_width - width);
               }
               const std::span<float> entry(scratch_->thread_tile.part(thread),
                                            static_cast<size_t>(width));
-              Pool({items, num_items}, coff_width, entry);
+              Pool({items, num_items}, entry);
               if (official()) cpu::RoundBf16(entry, entry.data());
               cpu::ScaleRow(entry, args.norm_weight.data(), cpu::InverseRms(entry, args.norm_eps),
                             official(), entry.data());

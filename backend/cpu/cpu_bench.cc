@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "backend/cpu/cpu_backend.h"
@@ -194,6 +195,12 @@ int Run(const Shapes& s, int n, int threads, int position) {
   });
   std::vector<float> q = random.Bf16s(int64_t{n} * s.heads * s.head_dim);
   std::vector<float> kv = random.Bf16s(int64_t{n} * s.head_dim), kv_norm = random.Bf16s(s.head_dim);
+  // On a cache line, as the model has it: tiles of attention are read from it.
+  std::vector<float> step_memory(kv.size() + 16);
+  void* aligned = step_memory.data();
+  size_t room = step_memory.size() * sizeof(float);
+  const TensorView<float> step_kv(
+      static_cast<float*>(std::align(64, kv.size() * sizeof(float), aligned, room)), n, s.head_dim);
   const TensorView<float> queries(q.data(), n, s.heads, s.head_dim);
   Report("q_norm_rope_kv_insert", 0, [&] {
     return backend.QNormRopeKvInsert({queries,
@@ -202,7 +209,8 @@ int Run(const Shapes& s, int n, int threads, int position) {
                                       turns,
                                       1e-6f,
                                       &plan.plan,
-                                      swa.view()});
+                                      swa.view(),
+                                      step_kv});
   });
   std::vector<float> rows = random.Normals(int64_t{n} * wide),
                      ape = random.Normals(int64_t{4} * wide);
@@ -241,6 +249,7 @@ int Run(const Shapes& s, int n, int threads, int position) {
   SparseAttentionArgs attention;
   attention.q = queries;
   attention.plan = &plan.plan;
+  attention.step_kv = step_kv;
   attention.swa = swa.view();
   attention.window = kWindow;
   attention.sink = {sink.data(), s.heads};

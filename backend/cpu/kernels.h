@@ -30,9 +30,9 @@ void DecodeRows(const WeightView& weight, int row, int num_rows, float* out);
 void DotBlock(const float* w, int num_rows, int64_t cols, const float* const* x, int num_x,
               float* out, int64_t out_stride);
 
-// out = the values of x after official e4m3 quantisation in groups of 128; like SimulateE4m3. out
-// may be x.
-void QuantiseE4m3Groups(std::span<const float> x, float* out);
+// out = the values of x after official e4m3 quantisation in groups of 64 or 128; like SimulateE4m3.
+// out may be x.
+void QuantiseE4m3Groups(std::span<const float> x, int group, float* out);
 
 // out = the values of x after e2m1 quantisation in groups of 32; like SimulateE2m1. out may be x.
 void QuantiseE2m1Groups(std::span<const float> x, float* out);

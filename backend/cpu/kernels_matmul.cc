@@ -106,20 +106,20 @@ HWY_INLINE void QuantiseGroup(const float* x, int n, int exponent, float smalles
   }
 }
 
-void QuantiseE4m3Groups(std::span<const float> x, float* out) {
-  constexpr int kGroup = 128;
-  for (size_t begin = 0; begin < x.size(); begin += kGroup, out += kGroup) {
+void QuantiseE4m3Groups(std::span<const float> x, int group, float* out) {
+  const auto size = static_cast<size_t>(group);
+  for (size_t begin = 0; begin < x.size(); begin += size, out += size) {
     const float* in = x.data() + begin;
-    const uint32_t amax = LargestMagnitude(in, kGroup);
+    const uint32_t amax = LargestMagnitude(in, group);
     if (amax >= kHuge) {
-      std::memmove(out, in, kGroup * sizeof(float));
-      SimulateE4m3({out, kGroup}, kGroup);
+      std::memmove(out, in, size * sizeof(float));
+      SimulateE4m3({out, size}, group);
       continue;
     }
     const int e =
         CeilLog2(std::max(std::bit_cast<float>(amax), kE4m3AmaxFloor) * (1.0f / kE4m3Max));
     // Steps of 2^-9 below 2^-6, which 2^14 has as its own.
-    QuantiseGroup<3>(in, kGroup, e, 0x1p-6f, 0x1p14f, kE4m3Max, out);
+    QuantiseGroup<3>(in, group, e, 0x1p-6f, 0x1p14f, kE4m3Max, out);
   }
 }
 
@@ -165,8 +165,8 @@ void DotBlock(const float* w, int num_rows, int64_t cols, const float* const* x,
               float* out, int64_t out_stride) {
   HWY_DYNAMIC_DISPATCH(DotBlock)(w, num_rows, cols, x, num_x, out, out_stride);
 }
-void QuantiseE4m3Groups(std::span<const float> x, float* out) {
-  HWY_DYNAMIC_DISPATCH(QuantiseE4m3Groups)(x, out);
+void QuantiseE4m3Groups(std::span<const float> x, int group, float* out) {
+  HWY_DYNAMIC_DISPATCH(QuantiseE4m3Groups)(x, group, out);
 }
 void QuantiseE2m1Groups(std::span<const float> x, float* out) {
   HWY_DYNAMIC_DISPATCH(QuantiseE2m1Groups)(x, out);

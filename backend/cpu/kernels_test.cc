@@ -91,14 +91,17 @@ TEST_P(CpuKernels, Bf16AndFp32RowsOfAnyLengthDecode) {
 
 TEST_P(CpuKernels, ActivationQuantiserIsTheOfficialOne) {
   Random random(3);
-  const auto check = [](std::vector<float> x) {
-    std::vector<float> want = x;
-    SimulateE4m3(want, 128);
-    std::vector<float> got(x.size(), -1.0f);
-    cpu::QuantiseE4m3Groups(x, got.data());
-    ExpectSameBits(got, want);
-    cpu::QuantiseE4m3Groups(x, x.data());  // in place
-    ExpectSameBits(x, want);
+  const auto check = [](const std::vector<float>& x) {
+    for (int group : {64, 128}) {
+      std::vector<float> want = x;
+      SimulateE4m3(want, group);
+      std::vector<float> got(x.size(), -1.0f);
+      cpu::QuantiseE4m3Groups(x, group, got.data());
+      ExpectSameBits(got, want);
+      got = x;
+      cpu::QuantiseE4m3Groups(got, group, got.data());  // in place
+      ExpectSameBits(got, want);
+    }
   };
   for (float scale : {1e-30f, 1e-6f, 1e-3f, 1.0f, 300.0f, 1e20f, 1e37f}) {
     check(random.Normals(128 * 8, scale));

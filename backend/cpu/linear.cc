@@ -7,7 +7,7 @@ TensorView<const float> CpuBackend::QuantisedInput(TensorView<const float> x) {
   const int64_t cols = x.dim(1);
   float* out = scratch_->inputs.data();
   ForEach(x.dim(0), cols,
-          [&](int64_t i, int) { cpu::QuantiseE4m3Groups(x.row(i), out + i * cols); });
+          [&](int64_t i, int) { cpu::QuantiseE4m3Groups(x.row(i), 128, out + i * cols); });
   return {out, x.dim(0), cols};
 }
 

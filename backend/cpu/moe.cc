@@ -127,7 +127,7 @@ Status CpuBackend::DoMoe(const MoeArgs& args) {
       const Item items = items_of(active[a]);
       ForEach(items.count, w2.cols, [&](int64_t i, int) {
         float* h = scratch_->moe_hidden.part(items.begin + i);
-        cpu::QuantiseE4m3Groups({h, static_cast<size_t>(w2.cols)}, h);
+        cpu::QuantiseE4m3Groups({h, static_cast<size_t>(w2.cols)}, 128, h);
       });
     }
   }

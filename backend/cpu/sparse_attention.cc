@@ -1,9 +1,10 @@
 // See backend/ops/sparse_attention.h for the contract.
 //
-// A task is a few neighbouring queries of one sequence and a group of heads. Window entries are
-// decoded once for all its queries. Each query takes its entries in tiles of kTile, counted from
+// A task is a few neighbouring queries of one sequence and a group of heads. Window entries that
+// are all of this step are read where they are; otherwise they are gathered, and earlier ones
+// decoded, once for all its queries. Each query takes its entries in tiles of kTile, counted from
 // its own first window entry and from its own first compressed entry, with online softmax: so its
-// sums do not depend on which queries it shares a task with.
+// sums depend neither on which queries it shares a task with nor on where an entry comes from.
 #include <limits>
 
 #include "backend/cpu/scratch.h"
@@ -29,7 +30,7 @@ Status CpuBackend::DoSparseAttention(const SparseAttentionArgs& args) {
   const std::span<const BlockTable> swa_tables = args.plan->TablesFor(CacheKind::kSwaKv);
 
   // Windows of neighbours overlap in all but one entry each. A window too long for the buffer is
-  // decoded tile by tile for each query.
+  // gathered tile by tile for each query.
   const bool share_window = args.window < kWindowRows;
   const int queries = share_window ? std::min(kQueryBlock, kWindowRows - args.window + 1) : 1;
 
@@ -55,23 +56,32 @@ Status CpuBackend::DoSparseAttention(const SparseAttentionArgs& args) {
     const auto window_begin = [&](int query) {
       return std::max(0, block.start + query - args.window + 1);
     };
-    const auto decode_window = [&](Position begin, Position end, float* out) {
-      for (Position p = begin; p < end; ++p, out += dim) {
+    // Entries [begin, end) of the window in a row, in `buffer` unless they are so in step_kv.
+    const SequenceRows& rows = args.plan->sequences[block.sequence];
+    const auto window_entries = [&](Position begin, Position end, float* buffer) -> const float* {
+      const auto in_step = [&](Position p) {
+        return args.step_kv.row(rows.first_row + (p - rows.start)).data();
+      };
+      if (begin >= rows.start) return in_step(begin);
+      float* out = buffer;
+      Position p = begin;
+      for (; p < std::min(end, rows.start); ++p, out += dim) {
         cpu::DecodeEntry(args.swa.format, Locate(args.swa, swa_tables[block.sequence], p), out);
       }
+      if (p < end) std::copy_n(in_step(p), int64_t{end - p} * dim, out);
+      return buffer;
     };
     const Position shared_begin = window_begin(0);
-    if (share_window) decode_window(shared_begin, block.start + block.count, window);
+    const float* shared =
+        share_window ? window_entries(shared_begin, block.start + block.count, window) : nullptr;
     for (int query = 0; query < block.count; ++query) {
       const Position end = block.start + query + 1;
       for (Position p = window_begin(query); p < end; p += cpu::kTile) {
         const int num = std::min(cpu::kTile, end - p);
-        if (share_window) {
-          add_tile(query, window + int64_t{p - shared_begin} * dim, num);
-        } else {
-          decode_window(p, p + num, tile);
-          add_tile(query, tile, num);
-        }
+        add_tile(query,
+                 share_window ? shared + int64_t{p - shared_begin} * dim
+                              : window_entries(p, p + num, tile),
+                 num);
       }
     }
 

@@ -1,7 +1,8 @@
-// Argument checks of all operations: shapes that disagree become kInvalidArgument before a backend
-// touches memory.
+// Argument checks of all operations: shapes that disagree and blocks that are missing become
+// kInvalidArgument before a backend touches memory.
 #include <algorithm>
 #include <initializer_list>
+#include <limits>
 #include <string>
 
 #include "backend/backend.h"
@@ -47,6 +48,21 @@ class ShapeCheck {
     if (!condition) Fail(what);
     return *this;
   }
+  // Every entry in [begin, end) of the plan's sequence `s` can be located. `what` names them.
+  ShapeCheck& Blocks(const char* what, const PageView& pages, const BlockTable& table, size_t s,
+                     int64_t begin, int64_t end) {
+    if (begin >= end || !ok()) return *this;
+    const int64_t per_page = pages.format.entries_per_page;
+    const int64_t last = (end - 1) / per_page - table.first;
+    for (int64_t i = begin / per_page - table.first; i <= last; ++i) {
+      if (i >= 0 && i < table.num_blocks && table.blocks[i] != kNoBlock) continue;
+      Fail(std::string("sequence ") + std::to_string(s) + " has no block for " + what + " " +
+           std::to_string(std::max(begin, (i + table.first) * per_page)) + ", needs " +
+           std::to_string(begin) + " to " + std::to_string(end - 1));
+      break;
+    }
+    return *this;
+  }
   [[nodiscard]] bool ok() const { return status_.ok(); }
   [[nodiscard]] Status Done() const { return status_; }
 
@@ -75,6 +91,22 @@ class ShapeCheck {
 
 bool TablesMatch(const StepPlan* plan, CacheKind kind) {
   return plan->TablesFor(kind).size() == plan->sequences.size();
+}
+
+// Whether the sequences' rows are rows of the step and their positions are ones.
+bool SequencesFit(const StepPlan* plan) {
+  return std::all_of(plan->sequences.begin(), plan->sequences.end(),
+                     [plan](const SequenceRows& rows) {
+                       return rows.first_row >= 0 && rows.num_rows >= 0 && rows.start >= 0 &&
+                              rows.first_row <= plan->num_rows() - rows.num_rows &&
+                              rows.start <= std::numeric_limits<Position>::max() - rows.num_rows;
+                     });
+}
+constexpr const char* kSequences = "sequences must lie within the step's rows";
+
+// Entries that the last query of a sequence may see, none without rows.
+int64_t EntriesToSee(const SequenceRows& rows, int ratio) {
+  return rows.num_rows == 0 ? 0 : VisibleEntries(rows.start + rows.num_rows - 1, ratio);
 }
 
 }  // namespace
@@ -156,13 +188,17 @@ Status Check(const QNormRopeKvInsertArgs& a) {
   ShapeCheck check("q_norm_rope_kv_insert");
   check.That(a.plan != nullptr && !a.swa.empty(), "plan and page needed");
   if (!check.ok()) return check.Done();
+  // Window pages are written where there are blocks: none has to be there.
   return check.That(a.q.rank() == 3 && a.plan->num_rows() == n, "q must be [rows, H, d]")
+      .That(SequencesFit(a.plan), kSequences)
       .Shape("q", a.q, {n, a.q.dim(1), d})
       .Shape("kv", a.kv, {n, d})
+      .Shape("step_kv", a.step_kv, {n, d})
       .Shape("kv_norm_weight", a.kv_norm_weight, {d})
       .Shape("cos_sin", a.cos_sin, {n, rope / 2, 2})
       .That(rope <= d && a.swa.format.dim == d, "page entries must hold d values")
-      .That(a.swa.format.HoldsKv(), "page format is none of KV entries")
+      .That(a.swa.format.HoldsKv() && a.swa.format.entries_per_page >= 1,
+            "page format is none of KV entries")
       .That(TablesMatch(a.plan, CacheKind::kSwaKv), "one block table per sequence")
       .Done();
 }
@@ -173,9 +209,11 @@ Status Check(const CompressInsertArgs& a) {
   check.That(a.ratio == 4 || a.ratio == 128, "ratio must be 4 or 128")
       .That(a.plan != nullptr && !a.state.empty() && !a.out.empty(), "plan and pages needed");
   if (!check.ok()) return check.Done();
+  check.That(SequencesFit(a.plan), kSequences);
+  if (!check.ok()) return check.Done();
   int64_t entries = 0;
   for (const SequenceRows& rows : a.plan->sequences) entries += EntriesEnding(rows, a.ratio).count;
-  return check.That(a.plan->num_rows() == n, "one row per token of the step")
+  check.That(a.plan->num_rows() == n, "one row per token of the step")
       .Shape("kv_rows", a.kv_rows, {n, coff * width})
       .Shape("score_rows", a.score_rows, {n, coff * width})
       .Shape("ape", a.ape, {a.ratio, coff * width})
@@ -183,12 +221,25 @@ Status Check(const CompressInsertArgs& a) {
       .Shape("anchor_cos_sin", a.anchor_cos_sin, {entries, a.anchor_cos_sin.dim(1), 2})
       .That(2 * a.anchor_cos_sin.dim(1) <= width, "anchor_cos_sin rotates more than a row")
       .That(a.state.format.dim == 2 * coff * width && a.out.format.dim == width, "page formats")
+      .That(a.state.format.entries_per_page >= 1 && a.out.format.entries_per_page >= 1,
+            "page formats without entries")
       .That(a.state.format.encoding == EntryEncoding::kF32, "compressor rows must be fp32")
       .That(a.index_side ? a.out.format.HoldsIndexKeys() : a.out.format.HoldsKv(),
             "page format is none of such entries")
       .That(TablesMatch(a.plan, a.state_kind) && TablesMatch(a.plan, a.out_kind),
-            "one block table per sequence")
-      .Done();
+            "one block table per sequence");
+  if (!check.ok()) return check.Done();
+  for (size_t s = 0; s < a.plan->sequences.size(); ++s) {
+    const SequenceRows& rows = a.plan->sequences[s];
+    const EndingEntries ending = EntriesEnding(rows, a.ratio);
+    if (ending.count == 0) continue;
+    check
+        .Blocks("compressor row", a.state, a.plan->TablesFor(a.state_kind)[s], s,
+                FirstRowOfEntry(ending.first, a.ratio), rows.start)
+        .Blocks("entry", a.out, a.plan->TablesFor(a.out_kind)[s], s, ending.first,
+                int64_t{ending.first} + ending.count);
+  }
+  return check.Done();
 }
 
 Status Check(const IndexerTopkArgs& a) {
@@ -196,19 +247,26 @@ Status Check(const IndexerTopkArgs& a) {
   ShapeCheck check("indexer_topk");
   check.That(a.plan != nullptr && !a.keys.empty(), "plan and pages needed");
   if (!check.ok()) return check.Done();
-  return check.That(a.q.rank() == 3 && a.plan->num_rows() == n, "q must be [rows, Hi, di]")
+  check.That(a.q.rank() == 3 && a.plan->num_rows() == n, "q must be [rows, Hi, di]")
+      .That(SequencesFit(a.plan), kSequences)
       .Shape("q", a.q, {n, heads, d})
       .That(d > 0 && (d & (d - 1)) == 0 && d % 32 == 0, "di must be a power of two, at least 32")
       .That(a.keys.format.dim == d, "page entries must hold di values")
-      .That(a.keys.format.HoldsIndexKeys(), "page format is none of index keys")
+      .That(a.keys.format.HoldsIndexKeys() && a.keys.format.entries_per_page >= 1,
+            "page format is none of index keys")
       .Shape("head_weights", a.head_weights, {n, heads})
       .Shape("cos_sin", a.cos_sin, {n, a.cos_sin.dim(1), 2})
       .That(2 * a.cos_sin.dim(1) <= d, "cos_sin rotates more than a head")
       .That(a.topk >= 1, "topk must be at least 1")
       .Shape("entries", a.entries, {n, a.topk})
       .Shape("num_entries", a.num_entries, {n})
-      .That(TablesMatch(a.plan, CacheKind::kC4IndexKeys), "one block table per sequence")
-      .Done();
+      .That(TablesMatch(a.plan, CacheKind::kC4IndexKeys), "one block table per sequence");
+  if (!check.ok()) return check.Done();
+  for (size_t s = 0; s < a.plan->sequences.size(); ++s) {
+    check.Blocks("index key", a.keys, a.plan->TablesFor(CacheKind::kC4IndexKeys)[s], s, 0,
+                 EntriesToSee(a.plan->sequences[s], 4));
+  }
+  return check.Done();
 }
 
 Status Check(const SparseAttentionArgs& a) {
@@ -217,9 +275,12 @@ Status Check(const SparseAttentionArgs& a) {
   check.That(a.plan != nullptr && !a.swa.empty() && a.window >= 1, "plan, pages and window needed");
   if (!check.ok()) return check.Done();
   check.That(a.q.rank() == 3 && a.plan->num_rows() == n, "q must be [rows, H, d]")
+      .That(SequencesFit(a.plan), kSequences)
       .Shape("q", a.q, {n, a.q.dim(1), d})
+      .Shape("step_kv", a.step_kv, {n, d})
       .That(a.swa.format.dim == d, "page entries must hold d values")
-      .That(a.swa.format.HoldsKv(), "page format is none of KV entries")
+      .That(a.swa.format.HoldsKv() && a.swa.format.entries_per_page >= 1,
+            "page format is none of KV entries")
       .Shape("sink", a.sink, {heads})
       .Shape("out", a.out, {n, heads, d})
       .That(TablesMatch(a.plan, CacheKind::kSwaKv), "one block table per sequence")
@@ -227,12 +288,24 @@ Status Check(const SparseAttentionArgs& a) {
       .That(a.compressed.empty() == (a.ratio == 0), "compressed pages exactly when ratio is not 0");
   if (!a.compressed.empty()) {
     check.That(a.compressed.format.dim == d, "compressed entries must hold d values")
-        .That(a.compressed.format.HoldsKv(), "format of compressed pages is none of KV entries")
+        .That(a.compressed.format.HoldsKv() && a.compressed.format.entries_per_page >= 1,
+              "format of compressed pages is none of KV entries")
         .That(TablesMatch(a.plan, a.compressed_kind), "one block table per sequence");
   }
   if (!a.entries.empty()) {
     check.Shape("entries", a.entries, {n, a.entries.dim(1)})
         .Shape("num_entries", a.num_entries, {n});
+  }
+  if (!check.ok()) return check.Done();
+  for (size_t s = 0; s < a.plan->sequences.size(); ++s) {
+    const SequenceRows& rows = a.plan->sequences[s];
+    if (rows.num_rows == 0) continue;
+    check.Blocks("window entry", a.swa, a.plan->TablesFor(CacheKind::kSwaKv)[s], s,
+                 std::max<int64_t>(0, int64_t{rows.start} - a.window + 1), rows.start);
+    if (a.compressed.empty()) continue;
+    // Not only the chosen ones: those are in the device's memory.
+    check.Blocks("entry", a.compressed, a.plan->TablesFor(a.compressed_kind)[s], s, 0,
+                 EntriesToSee(rows, a.ratio));
   }
   return check.Done();
 }

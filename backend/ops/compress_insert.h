@@ -1,7 +1,10 @@
-// Stores every token's compressor row and turns every compression window that ends in this step
-// into one cache entry.
+// Turns every compression window that ends in this step into one cache entry, and stores the
+// compressor rows that later steps will read.
 //
-// Row of token t, fp32: [K_t | S_t + ape[t mod ratio]], at position t of the state pages.
+// Row of token t, fp32: [K_t | S_t + ape[t mod ratio]]. It is stored at position t of the state
+// pages if the state table has a block there. Windows take rows of this step (t >= the sequence's
+// start) from kv_rows and score_rows, the same bits as a stored row, and earlier ones from the
+// pages.
 // Entry j, per channel, fp32: softmax over the window's scores, weighted sum of its K values.
 //   ratio 128: tokens 128j .. 128j + 127.
 //   ratio 4:   rows are two halves of `width` channels; the first half belongs to the entry of the
@@ -13,6 +16,8 @@
 // (Sylvester order, width^-0.5, one bf16 rounding) and e2m1. Windows that do not end in this step
 // are left alone. Writing a position again gives the same bytes. Source: official inference code,
 // model.py: Compressor.forward.
+// kInvalidArgument, with nothing written, when an earlier row of a window that ends or an entry to
+// be written has no block.
 #pragma once
 
 #include "backend/page_format.h"
@@ -34,8 +39,8 @@ struct CompressInsertArgs {
   int ratio = 0;            // 4 or 128
   bool index_side = false;  // entries are index keys
   const StepPlan* plan = nullptr;
-  PageView state;  // read and written
-  PageView out;    // written
+  PageView state;  // read below the step's rows, written where the table has blocks
+  PageView out;    // written, one entry per window
   CacheKind state_kind = CacheKind::kC4State;
   CacheKind out_kind = CacheKind::kC4Kv;
 };
@@ -48,6 +53,11 @@ struct EndingEntries {
 constexpr EndingEntries EntriesEnding(const SequenceRows& rows, int ratio) {
   const int before = rows.start / ratio;
   return {before, (rows.start + rows.num_rows) / ratio - before};
+}
+
+// Position of the first row that entry `entry` pools.
+constexpr Position FirstRowOfEntry(int entry, int ratio) {
+  return ratio == 4 && entry > 0 ? 4 * (entry - 1) : ratio * entry;
 }
 
 Status Check(const CompressInsertArgs& args);

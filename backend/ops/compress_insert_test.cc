@@ -169,6 +169,11 @@ FATHOM_ON_ALL_BACKENDS(CompressInsert);
 
 constexpr Shape kShapes[] = {{4, false}, {4, true}, {128, false}};
 
+// State rows that can be read once tokens [0, end) were computed.
+TestPages::Entries LiveRows(const Shape& shape, int end) {
+  return {FirstRowOfEntry(end / shape.ratio, shape.ratio), end};
+}
+
 // The worked example of the specification: 13 tokens, three entries, a fourth one begun.
 TEST_P(CompressInsert, ThirteenTokensOfRatio4GiveThreeEntries) {
   for (const Shape& shape : {kShapes[0], kShapes[1]}) {
@@ -289,6 +294,74 @@ TEST_P(CompressInsert, ASequenceAmongOthersHasTheSameBytesAsAlone) {
   }
 }
 
+// Sequences at different places of a window advance together: with every block kept, and with
+// blocks for the live rows before and after each step alone. A table has three parts then: rows
+// before the step, a hole, rows at its end.
+TEST_P(CompressInsert, BlocksOfTheLiveTailAreEnough) {
+  for (const Shape& shape : kShapes) {
+    const int r = shape.ratio, longest = r == 4 ? 60 : 380;
+    const std::vector<uint32_t> labels = {21, 22, 23};
+    // Rows per step and sequence: less and more than a window, none at all, single ones.
+    std::vector<std::vector<int>> steps = {{r - 1, 2 * r, 1}, {1, 0, r}, {1, 3, r + 3}};
+    for (int i = 0; i < 5; ++i) steps.push_back({1, 2, i == 0 ? r / 2 : 3});
+    Compressor all(backend(), official(), shape, 3), tail(backend(), official(), shape, 3, 8);
+    std::vector<int> lengths(3, 0);
+    for (const std::vector<int>& rows : steps) {
+      std::vector<TestSequence> step;
+      for (size_t s = 0; s < 3; ++s) {
+        step.push_back({lengths[s], rows[s]});
+        lengths[s] += rows[s];
+        ASSERT_LT(lengths[s], longest);
+        tail.pages().KeepBlocks(shape.state(), s,
+                                {LiveRows(shape, step[s].start), LiveRows(shape, lengths[s])});
+      }
+      ASSERT_STATUS_OK(all.Step(step, labels));
+      ASSERT_STATUS_OK(tail.Step(step, labels));
+      for (size_t s = 0; s < 3; ++s) {
+        EXPECT_TRUE(tail.pages().LostBlocksUntouched(shape.state(), s));
+        const TestPages::Entries live = LiveRows(shape, lengths[s]);
+        for (int64_t t = live.begin; t < live.end; ++t) {
+          ASSERT_EQ(tail.pages().Bytes(shape.state(), s, t), all.pages().Bytes(shape.state(), s, t))
+              << "ratio " << r << ", sequence " << s << ", row " << t;
+        }
+      }
+    }
+    for (size_t s = 0; s < 3; ++s) {
+      for (int j = 0; j < lengths[s] / r; ++j) {
+        ASSERT_EQ(tail.pages().Bytes(shape.out(), s, j), all.pages().Bytes(shape.out(), s, j))
+            << "ratio " << r << ", sequence " << s << ", entry " << j;
+      }
+      EXPECT_TRUE(tail.pages().Untouched(shape.out(), s, lengths[s] / r));
+      ExpectEntry(tail, shape, s, labels[s], lengths[s] / r - 1);
+    }
+    EXPECT_TRUE(tail.pages().GapsUntouched());
+  }
+}
+
+TEST_P(CompressInsert, EarlierRowsAndEntriesNeedABlockAndRowsOfTheStepDoNot) {
+  for (const Shape& shape : kShapes) {
+    const int r = shape.ratio;
+    Compressor compressor(backend(), official(), shape, 1);
+    TestPages& pages = compressor.pages();
+    ASSERT_STATUS_OK(compressor.Step({{0, r + 2}}, {1}));
+    const auto step = [&](const TestPages::Entries& state, const TestPages::Entries& out, int n) {
+      pages.KeepBlocks(shape.state(), 0, {state});
+      pages.KeepBlocks(shape.out(), 0, {out});
+      return compressor.Step({{r + 2, n}}, {1});
+    };
+    // State pages have 8 rows, pages of entries 4. Entry 1 needs rows from 0 (r = 4) or 128 on.
+    const int64_t first = r == 4 ? 0 : 128;
+    ExpectRejected(step({r + 8, r + 24}, {0, 4}, r), "compressor row " + std::to_string(first));
+    ExpectRejected(step({}, {0, 4}, r), "compressor row " + std::to_string(first));
+    ExpectRejected(step({first, r + 2}, {}, r), "block for entry 1");
+    ExpectRejected(step({first, r + 2}, {4, 8}, r), "block for entry 1");
+    // No window ends: nothing is read.
+    ASSERT_STATUS_OK(step({}, {}, 1));
+    EXPECT_TRUE(pages.LostBlocksUntouched(shape.state(), 0));
+    EXPECT_TRUE(pages.LostBlocksUntouched(shape.out(), 0));
+  }
+}
+
 // A rejected draft's position is computed again later.
 TEST_P(CompressInsert, APositionWrittenAgainReplacesWhatWasThere) {
   const Shape shape{4, false};
@@ -378,7 +451,13 @@ TEST_P(CompressInsert, ChecksItsArguments) {
   expect("page format", [&](Args& a) {
     a.out.format = {EntryEncoding::kBf16Rope, a.out.format.dim, 16, 4};  // no groups of 64
   });
+  expect("page formats", [&](Args& a) { a.state.format.entries_per_page = 0; });
+  expect("page formats", [&](Args& a) { a.out.format.entries_per_page = 0; });
   expect("block table", [&](Args& a) { a.plan = &no_tables; });
+  const SequenceRows outside[] = {{0, 5, 0}, {5, 3, INT32_MAX - 2}};
+  StepPlan bad_rows = *good.plan;
+  bad_rows.sequences = outside;
+  expect("sequences", [&](Args& a) { a.plan = &bad_rows; });
 }
 
 }  // namespace

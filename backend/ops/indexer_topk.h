@@ -8,6 +8,7 @@
 // smaller j. With no more candidates than topk all are kept and nothing is scored.
 // Scores are fp32, not the official bf16, so that the set is defined (docs/architecture.md,
 // "Numerics"). Source: official inference code, model.py: Indexer.forward.
+// kInvalidArgument when a candidate of any query has no block.
 #pragma once
 
 #include "backend/page_format.h"

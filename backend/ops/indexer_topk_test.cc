@@ -261,7 +261,28 @@ TEST_P(IndexerTopk, ChecksItsArguments) {
   expect("topk", [&](Args& a) { a.topk = 0; });
   expect("entries", [&](Args& a) { a.topk = 5; });
   expect("num_entries", [&](Args& a) { a.num_entries = a.num_entries.First(2); });
+  expect("page format", [&](Args& a) { a.keys.format.entries_per_page = 0; });
   expect("block table", [&](Args& a) { a.plan = &no_tables; });
+  const SequenceRows outside = {1, 3, 0};
+  StepPlan bad_rows = *good.plan;
+  bad_rows.sequences = {&outside, 1};
+  expect("sequences", [&](Args& a) { a.plan = &bad_rows; });
+}
+
+TEST_P(IndexerTopk, EveryCandidateNeedsABlock) {
+  // Four keys per block; candidates of position 40 are 0 to 9.
+  Step step({{40, 1}}, 1, 2, official());
+  for (int j = 0; j < 10; ++j) step.Key(0, j, 0, 1.0f);
+  const auto run = [&](const std::vector<TestPages::Entries>& kept) {
+    step.pages.KeepBlocks(CacheKind::kC4IndexKeys, 0, kept);
+    step.pages.SetStep({{40, 1}});
+    return backend().IndexerTopk(step.args);
+  };
+  ASSERT_STATUS_OK(run({{0, 10}}));
+  ExpectRejected(run({{0, 8}}), "index key 8");
+  ExpectRejected(run({{0, 4}, {8, 10}}), "index key 4");
+  ExpectRejected(run({{4, 10}}), "index key 0");
+  ExpectRejected(run({}), "index key 0");
 }
 
 }  // namespace

@@ -3,8 +3,11 @@
 // q, per head, in place: unweighted RMS norm, then RoPE on the last rope_dim channels. The norm's
 // arithmetic is bf16 step by step in the official code (square, mean, + eps, rsqrt, product); the
 // reference backend follows it, others may differ by one bf16 ulp.
-// kv: weighted RMSNorm (bf16), RoPE, then the storage format of the page; one entry per token,
-// inserted at the token's position. Source: official inference code, model.py: Attention.forward.
+// kv: weighted RMSNorm (bf16), RoPE, then the values that an entry of the page's format holds (on
+// the e4m3 grid with bf16 rotated channels; kF32: as they are). They go to step_kv, exactly as
+// LoadEntry would return them, for the queries of this step; and as an entry to the token's
+// position in the window's page if the table has a block there, for later steps.
+// Source: official inference code, model.py: Attention.forward.
 #pragma once
 
 #include "backend/page_format.h"
@@ -21,7 +24,8 @@ struct QNormRopeKvInsertArgs {
   TensorView<const float> cos_sin;         // [n, rope_dim / 2, 2]
   float norm_eps = 0.0f;
   const StepPlan* plan = nullptr;
-  PageView swa;  // written, one entry per token
+  PageView swa;               // written where the table has blocks
+  TensorView<float> step_kv;  // [n, d], written
 };
 
 Status Check(const QNormRopeKvInsertArgs& args);

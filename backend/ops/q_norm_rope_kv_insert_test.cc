@@ -1,5 +1,7 @@
 #include "backend/ops/q_norm_rope_kv_insert.h"
 
+#include <limits>
+
 #include "backend/ops/test_backends.h"
 #include "backend/ops/test_pages.h"
 #include "backend/ops/test_values.h"
@@ -21,6 +23,7 @@ struct Step {
     const auto rows = static_cast<size_t>(n);
     q.assign(rows * kHeads * kDim, 0.0f);
     kv.assign(rows * kDim, 0.0f);
+    step_kv.assign(kv.size(), std::numeric_limits<float>::quiet_NaN());
     weight.assign(kDim, 1.0f);
     for (size_t i = 0; i < rows; ++i) AppendCosSin({0, 0, 0, 0}, cos_sin);
     args = {.q = {q.data(), n, kHeads, kDim},
@@ -29,7 +32,8 @@ struct Step {
             .cos_sin = {cos_sin.data(), n, kRope / 2, 2},
             .norm_eps = 1e-6f,
             .plan = &pages.plan(),
-            .swa = pages.Add(CacheKind::kSwaKv, KvFormat(official, kDim, kRope, 4))};
+            .swa = pages.Add(CacheKind::kSwaKv, KvFormat(official, kDim, kRope, 4)),
+            .step_kv = {step_kv.data(), n, kDim}};
   }
   // Row i's inputs, as a function of `label`.
   void FillRow(size_t i, uint32_t label) {
@@ -45,7 +49,7 @@ struct Step {
     std::copy(rotation.begin(), rotation.end(), cos_sin.begin() + static_cast<long>(i * kRope));
   }
   TestPages pages;
-  std::vector<float> q, kv, weight, cos_sin;
+  std::vector<float> q, kv, step_kv, weight, cos_sin;
   QNormRopeKvInsertArgs args;
 };
 
@@ -145,6 +149,55 @@ TEST_P(QNormRopeKvInsert, WritesOneEntryPerTokenAndNothingElse) {
   EXPECT_TRUE(step.pages.GapsUntouched());
 }
 
+// The step's own queries and those of later steps see the same values.
+TEST_P(QNormRopeKvInsert, StepKvHoldsWhatTheStoredEntryGivesBack) {
+  for (const EntryEncoding encoding :
+       {EntryEncoding::kF32, EntryEncoding::kE4m3Rope, EntryEncoding::kBf16Rope}) {
+    Step step({{3, 5}, {0, 1}, {14, 3}}, official());
+    for (size_t i = 0; i < 9; ++i) step.FillRow(i, static_cast<uint32_t>(i));
+    for (size_t c = 0; c < kDim; ++c) step.weight[c] = std::ldexp(1.0f, static_cast<int>(c % 9));
+    step.args.swa = step.pages.Add(CacheKind::kSwaKv, {encoding, kDim, kRope, 4});
+    ASSERT_STATUS_OK(backend().QNormRopeKvInsert(step.args));
+    for (size_t s = 0; s < 3; ++s) {
+      const SequenceRows& rows = step.pages.plan().sequences[s];
+      for (int i = 0; i < rows.num_rows; ++i) {
+        const std::vector<float> stored = step.pages.Read(CacheKind::kSwaKv, s, rows.start + i);
+        EXPECT_THAT(step.args.step_kv.row(rows.first_row + i), testing::ElementsAreArray(stored));
+      }
+    }
+  }
+}
+
+TEST_P(QNormRopeKvInsert, StoresOnlyWhereTheTableHasABlock) {
+  const std::vector<TestSequence> sequences = {{3, 20}, {0, 2}, {9, 30}};
+  Step all(sequences, official()), tail(sequences, official());
+  for (size_t i = 0; i < 52; ++i) all.FillRow(i, static_cast<uint32_t>(i));
+  for (size_t i = 0; i < 52; ++i) tail.FillRow(i, static_cast<uint32_t>(i));
+  tail.pages.KeepBlocks(CacheKind::kSwaKv, 0, {{17, 23}});
+  tail.pages.KeepBlocks(CacheKind::kSwaKv, 1, {});
+  tail.pages.KeepBlocks(CacheKind::kSwaKv, 2, {{8, 12}, {20, 21}, {36, 39}});
+  tail.pages.SetStep(sequences);
+  ASSERT_STATUS_OK(backend().QNormRopeKvInsert(all.args));
+  ASSERT_STATUS_OK(backend().QNormRopeKvInsert(tail.args));
+  EXPECT_EQ(tail.q, all.q);
+  EXPECT_EQ(tail.step_kv, all.step_kv);
+  int stored = 0;
+  for (size_t s = 0; s < 3; ++s) {
+    const SequenceRows& rows = tail.pages.plan().sequences[s];
+    const BlockTable& table = tail.pages.plan().TablesFor(CacheKind::kSwaKv)[s];
+    for (int p = rows.start; p < rows.start + rows.num_rows; ++p) {
+      if (!HasBlock(tail.args.swa, table, p)) continue;
+      ++stored;
+      EXPECT_EQ(tail.pages.Bytes(CacheKind::kSwaKv, s, p), all.pages.Bytes(CacheKind::kSwaKv, s, p))
+          << s << " " << p;
+    }
+    EXPECT_TRUE(tail.pages.LostBlocksUntouched(CacheKind::kSwaKv, s)) << s;
+  }
+  // Whole blocks of four, but for the positions that no row has.
+  EXPECT_EQ(stored, 7 + 0 + 3 + 4 + 3);
+  EXPECT_TRUE(tail.pages.GapsUntouched());
+}
+
 TEST_P(QNormRopeKvInsert, ASequenceAmongOthersHasTheSameBitsAsAlone) {
   const std::vector<TestSequence> sequences = {{3, 5}, {0, 1}, {14, 3}};
   Step all(sequences, official());
@@ -182,12 +235,19 @@ TEST_P(QNormRopeKvInsert, ChecksItsArguments) {
   expect("q", [&](Args& a) { a.q = {m, 3, kHeads * kDim}; });
   expect("q", [&](Args& a) { a.q = {m, 2, kHeads, kDim}; });
   expect("kv", [&](Args& a) { a.kv = {m, 2, kDim}; });
+  expect("step_kv", [&](Args& a) { a.step_kv = {}; });
+  expect("step_kv", [&](Args& a) { a.step_kv = {m, 3, kDim - 1}; });
   expect("kv_norm_weight", [&](Args& a) { a.kv_norm_weight = {m, kDim - 1}; });
   expect("cos_sin", [&](Args& a) { a.cos_sin = {m, 2, kRope / 2, 2}; });
   expect("cos_sin", [&](Args& a) { a.cos_sin = {m, 3, kRope}; });
   expect("page", [&](Args& a) { a.swa.format.dim = kDim - 8; });
   expect("page format", [&](Args& a) { a.swa.format.encoding = EntryEncoding::kE4m3Scaled; });
+  expect("page format", [&](Args& a) { a.swa.format.entries_per_page = 0; });
   expect("block table", [&](Args& a) { a.plan = &no_tables; });
+  const SequenceRows outside[] = {{0, 2, 0}, {2, 2, 4}};
+  StepPlan bad_rows = step.pages.plan();
+  bad_rows.sequences = outside;
+  expect("sequences", [&](Args& a) { a.plan = &bad_rows; });
 }
 
 }  // namespace

@@ -24,11 +24,13 @@ struct Step {
     const auto rows = static_cast<size_t>(n);
     q.assign(rows * kHeads * kDim, 0.0f);
     out.assign(q.size(), -9.0f);
+    step_kv.assign(rows * kDim, std::numeric_limits<float>::quiet_NaN());
     sink.assign(kHeads, 0.0f);
     kind = ratio == 128 ? CacheKind::kC128Kv : CacheKind::kC4Kv;
     const PageFormat format = KvFormat(official, kDim, kRope, 2);
     args = {.q = {q.data(), n, kHeads, kDim},
             .plan = &pages.plan(),
+            .step_kv = {step_kv.data(), n, kDim},
             .swa = pages.Add(CacheKind::kSwaKv, format),
             .window = window,
             .compressed = {},
@@ -52,10 +54,29 @@ struct Step {
               entries.begin() + static_cast<long>(row) * args.entries.dim(1));
     num_entries[row] = static_cast<int32_t>(chosen.size());
   }
-  void WindowKeys(int first, int last, float value, size_t sequence = 0) {
-    for (int p = first; p <= last; ++p) {
-      pages.Write(CacheKind::kSwaKv, sequence, p, std::vector<float>(kDim, value));
+  // Where the operation looks for it: rows of the step beside the pages, others in them. The other
+  // place stays NaN.
+  void WindowKey(size_t sequence, int position, std::vector<float> key) {
+    const SequenceRows& rows = pages.plan().sequences[sequence];
+    if (position < rows.start) {
+      pages.Write(CacheKind::kSwaKv, sequence, position, key);
+    } else {
+      RoundKvEntry(args.swa.format, key);
+      std::ranges::copy(key, StepRow(rows, position).begin());
     }
+  }
+  [[nodiscard]] std::vector<float> ReadWindowKey(size_t sequence, int position) {
+    const SequenceRows& rows = pages.plan().sequences[sequence];
+    if (position < rows.start) return pages.Read(CacheKind::kSwaKv, sequence, position);
+    const std::span<float> row = StepRow(rows, position);
+    return {row.begin(), row.end()};
+  }
+  std::span<float> StepRow(const SequenceRows& rows, int position) {
+    const auto row = static_cast<size_t>(rows.first_row + position - rows.start);
+    return std::span(step_kv).subspan(row * kDim, kDim);
+  }
+  void WindowKeys(int first, int last, float value) {
+    for (int p = first; p <= last; ++p) WindowKey(0, p, std::vector<float>(kDim, value));
   }
   void Compressed(int first, int last, float value) {
     for (int j = first; j <= last; ++j) pages.Write(kind, 0, j, std::vector<float>(kDim, value));
@@ -66,7 +87,7 @@ struct Step {
   }
   TestPages pages;
   CacheKind kind = CacheKind::kC4Kv;
-  std::vector<float> q, out, sink;
+  std::vector<float> q, out, sink, step_kv;
   std::vector<int32_t> entries, num_entries;
   SparseAttentionArgs args;
 };
@@ -81,7 +102,7 @@ TEST_P(SparseAttention, OneKeyWithoutSinkIsTheAnswer) {
   step.sink.assign(kHeads, kNone);
   std::vector<float> key(kDim);
   for (size_t c = 0; c < kDim; ++c) key[c] = static_cast<float>(c % 8) - 3.0f;
-  step.pages.Write(CacheKind::kSwaKv, 0, 0, key);
+  step.WindowKey(0, 0, key);
   std::ranges::copy(Random(1).Bf16s(kHeads * kDim), step.q.begin());
   ASSERT_STATUS_OK(backend().SparseAttention(step.args));
   // The value is the whole key, the rotated channels included.
@@ -201,7 +222,7 @@ void Fill(Step& step, const std::vector<TestSequence>& sequences,
                     static_cast<uint32_t>(i));
       return random.Bf16s(what == 2 ? kHeads * kDim : kDim, -2.0, 2.0);
     };
-    for (int p = 0; p < end; ++p) step.pages.Write(CacheKind::kSwaKv, s, p, values(0, p));
+    for (int p = 0; p < end; ++p) step.WindowKey(s, p, values(0, p));
     for (int j = 0; ratio > 0 && j < end / ratio; ++j)
       step.pages.Write(step.kind, s, j, values(1, j));
     for (int p = sequences[s].start; p < end; ++p, ++row) {
@@ -227,7 +248,7 @@ TEST_P(SparseAttention, EqualsTheFormulaInDouble) {
       const int position = 120 + static_cast<int>(i);
       std::vector<std::vector<float>> keys;
       for (int p = 0; p <= position; ++p) {
-        if (position - p < 16) keys.push_back(step.pages.Read(CacheKind::kSwaKv, 0, p));
+        if (position - p < 16) keys.push_back(step.ReadWindowKey(0, p));
       }
       for (int j = 0; ratio > 0 && ratio * j + ratio - 1 <= position; ++j) {
         const auto chosen =
@@ -296,6 +317,9 @@ TEST_P(SparseAttention, ChecksItsArguments) {
   expect("window", [&](Args& a) { a.window = 0; });
   expect("q", [&](Args& a) { a.q = {m, 2, kHeads, kDim}; });
   expect("q", [&](Args& a) { a.q = {m, 3, kHeads * kDim}; });
+  expect("step_kv", [&](Args& a) { a.step_kv = {}; });
+  expect("step_kv", [&](Args& a) { a.step_kv = {m, 2, kDim}; });
+  expect("step_kv", [&](Args& a) { a.step_kv = {m, 3, kDim - 8}; });
   expect("page", [&](Args& a) { a.swa.format.dim = 64; });
   expect("sink", [&](Args& a) { a.sink = {m, kHeads + 1}; });
   expect("out", [&](Args& a) { a.out = {m, 3, kHeads, kDim - 1}; });
@@ -304,11 +328,40 @@ TEST_P(SparseAttention, ChecksItsArguments) {
   expect("compressed", [&](Args& a) { a.compressed.base = nullptr; });
   expect("compressed", [&](Args& a) { a.compressed.format.dim = 64; });
   expect("page format", [&](Args& a) { a.swa.format.encoding = EntryEncoding::kE2m1; });
+  expect("page format", [&](Args& a) { a.swa.format.entries_per_page = 0; });
+  expect("compressed", [&](Args& a) { a.compressed.format.entries_per_page = 0; });
   expect("compressed", [&](Args& a) { a.compressed.format.encoding = EntryEncoding::kBf16; });
   expect("entries", [&](Args& a) { a.entries = a.entries.First(2); });
   expect("num_entries", [&](Args& a) { a.num_entries = a.num_entries.First(2); });
   expect("block table", [&](Args& a) { a.plan = &no_swa; });
   expect("block table", [&](Args& a) { a.plan = &no_full; });
+  for (const SequenceRows& rows :
+       {SequenceRows{0, 4, 0}, {1, 3, 0}, {-1, 3, 0}, {0, -1, 0}, {0, 3, -1}, {0, 3, INT32_MAX}}) {
+    StepPlan bad = *good.plan;
+    bad.sequences = {&rows, 1};
+    expect("sequences", [&](Args& a) { a.plan = &bad; });
+  }
+}
+
+TEST_P(SparseAttention, EntriesToReadNeedABlockAndRowsOfTheStepDoNot) {
+  // Two entries per block: the windows of positions 20 and 21 begin at 13 and reach into the step.
+  Step step({{20, 2}}, 8, 4, official(), 1, 2);
+  step.WindowKeys(13, 21, 1.0f);
+  step.Compressed(0, 4, 1.0f);
+  const auto run = [&](const std::vector<TestPages::Entries>& window,
+                       const std::vector<TestPages::Entries>& compressed) {
+    step.pages.KeepBlocks(CacheKind::kSwaKv, 0, window);
+    step.pages.KeepBlocks(step.kind, 0, compressed);
+    step.pages.SetStep({{20, 2}});
+    return backend().SparseAttention(step.args);
+  };
+  ASSERT_STATUS_OK(run({{13, 20}}, {{0, 5}}));
+  for (float v : step.out) ASSERT_NEAR(v, 8.0 / 9.0, 4e-3);  // bf16: 2^-9 of the value
+  ExpectRejected(run({{14, 20}}, {{0, 5}}), "window entry 13");
+  ExpectRejected(run({{12, 16}, {18, 22}}, {{0, 5}}), "window entry 16");
+  ExpectRejected(run({}, {{0, 5}}), "window entry 13");
+  ExpectRejected(run({{13, 20}}, {{0, 4}}), "entry 4");
+  ExpectRejected(run({{13, 20}}, {{2, 5}}), "entry 0");
 }
 
 }  // namespace

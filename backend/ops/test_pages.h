@@ -32,12 +32,14 @@ class TestPages {
     num_blocks_ = blocks * static_cast<int>(sequences.size());
     testing_values::Random random(seed);
     for (size_t c = 0; c < kNumCacheClasses; ++c) {
+      firsts_[c].assign(sequences.size(), 0);
       ids_[c].resize(static_cast<size_t>(num_blocks_));
       std::iota(ids_[c].begin(), ids_[c].end(), 0);
       for (int i = num_blocks_ - 1; i > 0; --i) {
         std::swap(ids_[c][static_cast<size_t>(i)],
                   ids_[c][static_cast<size_t>(random.Below(i + 1))]);
       }
+      all_ids_[c] = ids_[c];
     }
     SetStep(std::move(sequences));
   }
@@ -56,7 +58,9 @@ class TestPages {
     for (size_t c = 0; c < kNumCacheClasses; ++c) {
       tables_[c].clear();
       for (size_t s = 0; s < rows_.size(); ++s) {
-        tables_[c].push_back({&ids_[c][s * static_cast<size_t>(blocks_)], blocks_});
+        const int64_t first = firsts_[c][s];
+        tables_[c].push_back(
+            {&ids_[c][s * static_cast<size_t>(blocks_)] + first, blocks_ - first, first});
       }
       plan_.tables[c] = tables_[c];
     }
@@ -78,6 +82,50 @@ class TestPages {
     int32_t* table =
         &ids_[static_cast<size_t>(ClassOf(kind))][sequence * static_cast<size_t>(blocks_)];
     std::fill(table, table + entry / views_.at(kind).format.entries_per_page, kNoBlock);
+  }
+
+  // Entries [begin, end).
+  struct Entries {
+    int64_t begin = 0;
+    int64_t end = 0;
+  };
+  // The cache has exactly those blocks of this kind's class that hold any of these entries, and the
+  // table begins at the first of them; what other blocks held is lost. Until the next SetStep the
+  // plan has the old tables.
+  void KeepBlocks(CacheKind kind, size_t sequence, const std::vector<Entries>& kept) {
+    const auto c = static_cast<size_t>(ClassOf(kind));
+    const PageView& view = views_.at(kind);
+    const int per_page = view.format.entries_per_page;
+    int64_t first = blocks_;
+    for (int64_t b = blocks_ - 1; b >= 0; --b) {
+      const size_t at = sequence * static_cast<size_t>(blocks_) + static_cast<size_t>(b);
+      const bool keep = std::any_of(kept.begin(), kept.end(), [&](const Entries& e) {
+        return e.begin < e.end && b >= e.begin / per_page && b <= (e.end - 1) / per_page;
+      });
+      ids_[c][at] = keep ? all_ids_[c][at] : kNoBlock;
+      if (keep) {
+        first = b;
+      } else {
+        std::memset(view.base + all_ids_[c][at] * view.block_stride, 0xFF,
+                    static_cast<size_t>(view.block_stride));
+      }
+    }
+    firsts_[c][sequence] = first;
+  }
+  // Nothing was written to blocks that the sequence doesn't have.
+  [[nodiscard]] bool LostBlocksUntouched(CacheKind kind, size_t sequence) const {
+    const auto c = static_cast<size_t>(ClassOf(kind));
+    const PageView& view = views_.at(kind);
+    for (size_t b = 0; b < static_cast<size_t>(blocks_); ++b) {
+      const size_t at = sequence * static_cast<size_t>(blocks_) + b;
+      const std::byte* page = view.base + all_ids_[c][at] * view.block_stride;
+      if (ids_[c][at] == kNoBlock && !std::all_of(page, page + view.block_stride, [](std::byte x) {
+            return x == std::byte{0xFF};
+          })) {
+        return false;
+      }
+    }
+    return true;
   }
 
   void Write(CacheKind kind, size_t sequence, int64_t entry, std::span<const float> values) {
@@ -129,7 +177,8 @@ class TestPages {
 
   int blocks_ = 0;
   int num_blocks_ = 0;
-  std::array<std::vector<int32_t>, kNumCacheClasses> ids_;
+  std::array<std::vector<int32_t>, kNumCacheClasses> all_ids_, ids_;
+  std::array<std::vector<int64_t>, kNumCacheClasses> firsts_;  // by sequence
   std::array<std::vector<BlockTable>, kNumCacheClasses> tables_;
   std::vector<SequenceRows> rows_;
   std::vector<Position> positions_;

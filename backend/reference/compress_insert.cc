@@ -45,15 +45,20 @@ Status ReferenceBackend::DoCompressInsert(const CompressInsertArgs& args) {
   int64_t anchor = 0;
   for (size_t s = 0; s < args.plan->sequences.size(); ++s) {
     const SequenceRows& rows = args.plan->sequences[s];
-    for (int i = 0; i < rows.num_rows; ++i) {
-      const Position position = rows.start + i;
-      const std::span<const float> kv = args.kv_rows.row(rows.first_row + i);
-      const std::span<const float> score = args.score_rows.row(rows.first_row + i);
+    // The row of a position of this step: [K | S + ape].
+    const auto step_row = [&](Position position, std::span<float> out) {
+      const int64_t i = rows.first_row + (position - rows.start);
+      const std::span<const float> kv = args.kv_rows.row(i);
+      const std::span<const float> score = args.score_rows.row(i);
       const std::span<const float> ape = args.ape.row(position % args.ratio);
       for (size_t c = 0; c < coff_width; ++c) {
-        row[c] = kv[c];
-        row[coff_width + c] = score[c] + ape[c];
+        out[c] = kv[c];
+        out[coff_width + c] = score[c] + ape[c];
       }
+    };
+    for (Position position = rows.start; position < rows.start + rows.num_rows; ++position) {
+      if (!HasBlock(args.state, state_tables[s], position)) continue;
+      step_row(position, row);
       StoreEntry(args.state.format, Locate(args.state, state_tables[s], position), row);
     }
 
@@ -66,9 +71,14 @@ Status ReferenceBackend::DoCompressInsert(const CompressInsertArgs& args) {
         for (int u = 0; u < 4; ++u) items.push_back({row, 0});
       }
       for (int u = 0; u < args.ratio; ++u) items.push_back({row, coff_width - width});
-      Position position = args.ratio * (j + 1) - static_cast<int>(items.size());
+      Position position = FirstRowOfEntry(j, args.ratio);
       for (Item& item : items) {
-        LoadEntry(args.state.format, Locate(args.state, state_tables[s], position++), item.row);
+        if (position < rows.start) {
+          LoadEntry(args.state.format, Locate(args.state, state_tables[s], position), item.row);
+        } else {
+          step_row(position, item.row);
+        }
+        ++position;
       }
       Pool(items, coff_width, entry);
       for (float& v : entry) v = reference::Bf16(numerics(), v);

@@ -1,6 +1,5 @@
 // See backend/ops/q_norm_rope_kv_insert.h for the contract.
 #include <cmath>
-#include <vector>
 #include "backend/reference/reference_backend.h"
 
 #include "backend/page_codec.h"
@@ -23,7 +22,6 @@ void QueryNorm(Numerics numerics, std::span<float> q, float eps) {
 
 Status ReferenceBackend::DoQNormRopeKvInsert(const QNormRopeKvInsertArgs& args) {
   const auto d = static_cast<size_t>(args.q.dim(2));
-  std::vector<float> kv(d);
   const std::span<const BlockTable> tables = args.plan->TablesFor(CacheKind::kSwaKv);
   for (size_t s = 0; s < args.plan->sequences.size(); ++s) {
     const SequenceRows& rows = args.plan->sequences[s];
@@ -34,11 +32,16 @@ Status ReferenceBackend::DoQNormRopeKvInsert(const QNormRopeKvInsertArgs& args) 
         QueryNorm(numerics(), heads.subspan(h, d), args.norm_eps);
         reference::RopeRow(numerics(), heads.subspan(h, d), cos_sin, 1.0f);
       }
+      const std::span<float> kv = args.step_kv.row(i);
       reference::RmsNormRow(numerics(), args.kv.row(i), args.kv_norm_weight.elements(),
                             args.norm_eps, kv);
       reference::RopeRow(numerics(), kv, cos_sin, 1.0f);
       const Position position = rows.start + (i - rows.first_row);
-      StoreEntry(args.swa.format, Locate(args.swa, tables[s], position), kv);
+      // Stored before it is rounded: rounding again may choose another scale for the same values.
+      if (HasBlock(args.swa, tables[s], position)) {
+        StoreEntry(args.swa.format, Locate(args.swa, tables[s], position), kv);
+      }
+      RoundKvEntry(args.swa.format, kv);
     }
   }
   return OkStatus();

@@ -25,7 +25,12 @@ Status ReferenceBackend::DoSparseAttention(const SparseAttentionArgs& args) {
         LoadEntry(pages.format, Locate(pages, table, entry), keys.back());
       };
       for (Position p = std::max(0, position - args.window + 1); p <= position; ++p) {
-        attend(args.swa, swa_tables[s], p);
+        if (p < rows.start) {
+          attend(args.swa, swa_tables[s], p);
+        } else {
+          const std::span<const float> key = args.step_kv.row(rows.first_row + (p - rows.start));
+          keys.emplace_back(key.begin(), key.end());
+        }
       }
       if (!args.compressed.empty()) {
         const BlockTable& table = args.plan->TablesFor(args.compressed_kind)[s];

@@ -77,15 +77,16 @@ void RopeInverseFrequencies(const json& input, const json& expect) {
 int WindowFirst(int position) {
   TestPages pages({{position, 1}}, position / 64 + 1);
   const PageView swa = pages.Add(CacheKind::kSwaKv, {EntryEncoding::kF32, 1, 0, 64});
-  for (int p = 0; p <= position; ++p) {
+  for (int p = 0; p < position; ++p) {
     pages.Write(CacheKind::kSwaKv, 0, p, std::vector<float>{static_cast<float>(p)});
   }
   ReferenceBackend backend(Numerics::kExact);
-  const float q = 0.0f, sink = -1e30f;
+  const float q = 0.0f, sink = -1e30f, own = static_cast<float>(position);
   float out = -1.0f;
   SparseAttentionArgs args;
   args.q = {&q, 1, 1, 1};
   args.plan = &pages.plan();
+  args.step_kv = {&own, 1, 1};
   args.swa = swa;
   args.window = 128;
   args.sink = {&sink, 1};
