@@ -11,7 +11,7 @@ namespace {
 
 using namespace testing_values;  // NOLINT(google-build-using-namespace)
 
-constexpr int kDim = 72;  // 64 without rotation, 8 with
+constexpr int kDim = 136;  // two groups of 64 without rotation, 8 channels with
 constexpr int kRope = 8;
 constexpr int kHeads = 3;
 
@@ -155,7 +155,7 @@ TEST_P(QNormRopeKvInsert, StepKvHoldsWhatTheStoredEntryGivesBack) {
        {EntryEncoding::kF32, EntryEncoding::kE4m3Rope, EntryEncoding::kBf16Rope}) {
     Step step({{3, 5}, {0, 1}, {14, 3}}, official());
     for (size_t i = 0; i < 9; ++i) step.FillRow(i, static_cast<uint32_t>(i));
-    for (size_t c = 0; c < kDim; ++c) step.weight[c] = std::ldexp(1.0f, static_cast<int>(c % 9));
+    for (size_t c = 0; c < kDim; ++c) step.weight[c] = std::ldexp(1.0f, static_cast<int>(c / 8));
     step.args.swa = step.pages.Add(CacheKind::kSwaKv, {encoding, kDim, kRope, 4});
     ASSERT_STATUS_OK(backend().QNormRopeKvInsert(step.args));
     for (size_t s = 0; s < 3; ++s) {
