@@ -164,6 +164,9 @@ TEST(LocalEngine, QueueIsBounded) {
   }
   EXPECT_EQ(refused.code(), StatusCode::kUnavailable);
   EXPECT_GE(sinks.size(), 2u);
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.rejections[static_cast<size_t>(AdmissionRejection::kQueueFull)], 1);
+  EXPECT_EQ(static_cast<size_t>(stats.num_running + stats.num_waiting), sinks.size());
   engine.reset();
   for (auto& sink : sinks) sink->Wait();
 }
@@ -186,6 +189,7 @@ TEST(LocalEngine, BadRequestsAreRefusedByField) {
   refuse([](auto& r) { r.min_tokens = 5; }, "min_tokens");
   refuse([](auto& r) { r.stop_token_ids = {2560}; }, "stop_token_ids");
   refuse([](auto& r) { r.sampling.top_p = 0.0; }, "top_p");
+  refuse([](auto& r) { r.priority = 1; }, "priority");
 }
 
 // Weights that vanish under the engine: somebody truncates a file that is in use.

@@ -15,6 +15,7 @@
 #include "server/generation.h"
 #include "server/generation_route.h"
 #include "server/http/http_server.h"
+#include "server/metrics.h"
 
 namespace fathom {
 namespace {
@@ -24,6 +25,7 @@ using WriterPtr = std::shared_ptr<http::ResponseWriter>;
 // After an abort at shutdown: until the last bytes are out.
 constexpr std::chrono::milliseconds kAbortGrace{2'000};
 constexpr std::string_view kModelsPrefix = "/v1/models/";
+constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
 
 bool StartsWith(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
@@ -51,6 +53,7 @@ struct ApiServer::Impl {
       : options(std::move(o)),
         names(options.served_model_names, options.model_aliases),
         keys(options.api_keys),
+        metrics(std::make_shared<ServerMetrics>(options.served_model_names.front())),
         started(std::time(nullptr)) {}
 
   enum class State { kLoading, kReady, kDraining };
@@ -58,12 +61,13 @@ struct ApiServer::Impl {
   // On a connection's strand.
   void Handle(http::Request request, WriterPtr writer);
   void Get(const http::Request& request, const WriterPtr& writer);
-  void Generate(http::Request request, WriterPtr writer);
+  void Generate(http::Request request, WriterPtr writer, RequestRecord::Clock::time_point arrival);
   [[nodiscard]] MaybeError CheckReady() const;
 
   const ApiServerOptions options;
   const ModelNames names;
   const ApiKeys keys;
+  const std::shared_ptr<ServerMetrics> metrics;  // last owner: see Generation
   const int64_t started;
   // Written once, before `state` turns ready.
   Engine* engine = nullptr;
@@ -92,8 +96,9 @@ void ApiServer::Impl::Handle(http::Request request, WriterPtr writer) {
   const std::string_view path = request.path;
   const bool is_generation = path == "/v1/chat/completions" || path == "/v1/completions";
   const bool is_health = path == "/health" || path == "/ping";
-  const bool is_get =
-      is_health || path == "/version" || path == "/v1/models" || StartsWith(path, kModelsPrefix);
+  const bool is_metrics = path == "/metrics";
+  const bool is_get = is_health || is_metrics || path == "/version" || path == "/v1/models" ||
+                      StartsWith(path, kModelsPrefix);
   if (StartsWith(path, "/v1") && !keys.Allows(request.Header("authorization"))) {
     http::Response response = ErrorResponse({401, "the API key is missing or wrong", {}, {}});
     response.headers.emplace_back("WWW-Authenticate", "Bearer");
@@ -113,14 +118,17 @@ void ApiServer::Impl::Handle(http::Request request, WriterPtr writer) {
                                                              : "GET");
     return writer->Send(std::move(response));
   }
+  // In every state, so that loading and draining show.
+  if (is_metrics) return writer->Send({200, kMetricsType, {}, metrics->Expose()});
   if (MaybeError error = CheckReady()) {
     if (is_health) return writer->Send({503, "", {{"Retry-After", "1"}}, ""});
     return writer->Send(ErrorResponse(*error));
   }
   if (is_get) return Get(request, writer);
   // Large bodies take a while to parse and encode; other connections go on meanwhile.
-  server->PostWork([this, request = std::move(request), writer = std::move(writer)]() mutable {
-    Generate(std::move(request), std::move(writer));
+  server->PostWork([this, request = std::move(request), writer = std::move(writer),
+                    arrival = RequestRecord::Clock::now()]() mutable {
+    Generate(std::move(request), std::move(writer), arrival);
   });
 }
 
@@ -143,7 +151,8 @@ void ApiServer::Impl::Get(const http::Request& request, const WriterPtr& writer)
   send_json(ModelJson(match->name, started, max_model_len));
 }
 
-void ApiServer::Impl::Generate(http::Request request, WriterPtr writer) {
+void ApiServer::Impl::Generate(http::Request request, WriterPtr writer,
+                               RequestRecord::Clock::time_point arrival) {
   GenerationRoute route;
   route.engine = engine;
   route.front_end = front_end;
@@ -158,7 +167,9 @@ void ApiServer::Impl::Generate(http::Request request, WriterPtr writer) {
   GenerationJob job;
   MaybeError error = BuildJob(route, request, &job);
   if (error) return writer->Send(ErrorResponse(*error));
-  auto generation = std::make_shared<Generation>(engine, front_end, writer, std::move(job));
+  job.arrival = arrival;
+  auto generation =
+      std::make_shared<Generation>(engine, front_end, metrics, writer, std::move(job));
   {
     const std::lock_guard lock(mutex);
     if (aborting) return writer->Send(ErrorResponse(*CheckReady()));
@@ -205,6 +216,7 @@ int ApiServer::port() const { return impl_->server->port(); }
 void ApiServer::Serve(Engine* engine, const TextFrontEnd* front_end) {
   impl_->engine = engine;
   impl_->front_end = front_end;
+  impl_->metrics->Attach(engine);
   impl_->state = Impl::State::kReady;
 }
 

@@ -13,6 +13,9 @@ const RequestError kShuttingDown{503, "the server is shutting down", {}, {}};
 
 // Takes events on the engine's thread and hands them over in batches. The engine is its last owner
 // once the generation has moved on.
+//
+// The metrics of a request are observed once two things are known: how it ended for its client,
+// which the generation decides, and the times in the engine's FinishEvent, which may come later.
 class Generation::Sink final : public RequestSink, public std::enable_shared_from_this<Sink> {
  public:
   explicit Sink(std::shared_ptr<Generation> generation) : generation_(std::move(generation)) {}
@@ -20,15 +23,27 @@ class Generation::Sink final : public RequestSink, public std::enable_shared_fro
   void OnToken(const TokenEvent& event) override {
     const std::lock_guard lock(mutex_);
     if (dropped_) return;
-    tokens_.push_back(event);
+    tokens_.push_back({event, RequestRecord::Clock::now()});
     Schedule();
   }
 
   void OnFinish(const FinishEvent& event) override {
     const std::lock_guard lock(mutex_);
-    if (dropped_) return;
-    finish_ = event;
-    Schedule();
+    if (!dropped_) {
+      finish_ = event;
+      Schedule();
+    }
+    if (dropped_) {
+      timings_ = event.timings;
+      Observe();
+    }
+  }
+
+  // Strand.
+  void SetOutcome(const RequestRecord& outcome) {
+    const std::lock_guard lock(mutex_);
+    outcome_ = outcome;
+    if (timings_) Observe();
   }
 
  private:
@@ -40,28 +55,48 @@ class Generation::Sink final : public RequestSink, public std::enable_shared_fro
   }
 
   void Deliver() {
-    std::vector<TokenEvent> tokens;
+    std::vector<TimedToken> tokens;
     std::optional<FinishEvent> finish;
     {
       const std::lock_guard lock(mutex_);
       tokens.swap(tokens_);
       finish.swap(finish_);
       scheduled_ = false;
+      if (finish) timings_ = finish->timings;
     }
     generation_->OnEvents(this, tokens, finish ? &*finish : nullptr);
+    if (!finish) return;
+    const std::lock_guard lock(mutex_);
+    Observe();
+  }
+
+  // Without an outcome the client had left before anything ended.
+  void Observe() {
+    if (std::exchange(observed_, true)) return;
+    RequestRecord record = outcome_.value_or(RequestRecord());
+    record.timings = *timings_;
+    generation_->metrics_->ObserveFinish(record);
   }
 
   const std::shared_ptr<Generation> generation_;
   std::mutex mutex_;  // guards what follows
-  std::vector<TokenEvent> tokens_;
+  std::vector<TimedToken> tokens_;
   std::optional<FinishEvent> finish_;
   bool scheduled_ = false;
   bool dropped_ = false;
+  std::optional<RequestRecord> outcome_;
+  std::optional<RequestTimings> timings_;  // once the engine is done
+  bool observed_ = false;
 };
 
 Generation::Generation(Engine* engine, const TextFrontEnd* front_end,
+                       std::shared_ptr<ServerMetrics> metrics,
                        std::shared_ptr<http::ResponseWriter> writer, GenerationJob job)
-    : engine_(engine), front_end_(front_end), writer_(std::move(writer)), job_(std::move(job)) {
+    : engine_(engine),
+      front_end_(front_end),
+      metrics_(std::move(metrics)),
+      writer_(std::move(writer)),
+      job_(std::move(job)) {
   for (const GenerationJob::Prompt& prompt : job_.prompts) {
     usage_.prompt_tokens += static_cast<int64_t>(prompt.ids.size());
   }
@@ -88,7 +123,10 @@ void Generation::RunPrompt() {
   const GenerationJob::Prompt& prompt = job_.prompts[prompt_index_];
   choices_.emplace_back();
   role_sent_ = false;
-  prompt_cached_tokens_ = 0;
+  record_ = {};
+  record_.num_prompt_tokens = static_cast<int64_t>(prompt.ids.size());
+  record_.max_tokens = prompt.max_tokens;
+  record_.arrival = job_.arrival;
   if (!prompt.echo.empty()) deltas_.push_back({OutputState::kContent, prompt.echo});
   if (prompt.max_tokens == 0) {
     Emit();
@@ -109,9 +147,9 @@ void Generation::RunPrompt() {
   request_id_ = *id;
 }
 
-void Generation::OnEvents(const Sink* sink, const std::vector<TokenEvent>& tokens,
+void Generation::OnEvents(const Sink* sink, const std::vector<TimedToken>& tokens,
                           const FinishEvent* finish) {
-  for (const TokenEvent& token : tokens) {
+  for (const TimedToken& token : tokens) {
     // The engine runs ahead: tokens behind a stop string belong to no one.
     if (ended_ || sink != sink_.get()) return;
     OnToken(token);
@@ -119,8 +157,10 @@ void Generation::OnEvents(const Sink* sink, const std::vector<TokenEvent>& token
   if (finish != nullptr && !ended_ && sink == sink_.get()) OnFinish(*finish);
 }
 
-void Generation::OnToken(const TokenEvent& event) {
+void Generation::OnToken(const TimedToken& token) {
+  const TokenEvent& event = token.event;
   NoteCachedTokens(event.cached_tokens);
+  CountToken(token.time);
   ++usage_.completion_tokens;
   const bool in_reasoning = output_->in_reasoning();
   if (in_reasoning) ++usage_.reasoning_tokens;  // with the mark that ends it
@@ -132,6 +172,7 @@ void Generation::OnToken(const TokenEvent& event) {
   }
   Emit();
   if (const std::optional<std::string> stop = output_->matched_stop()) {
+    Settle(FinishReason::kStop);
     engine_->Abort(request_id_);
     EndChoice({"stop", *stop});
   }
@@ -139,6 +180,7 @@ void Generation::OnToken(const TokenEvent& event) {
 
 void Generation::OnFinish(const FinishEvent& event) {
   NoteCachedTokens(event.cached_tokens);
+  Settle(event.reason);
   if (event.reason == FinishReason::kError) return Fail(FromStatus(event.error));
   if (output_ != nullptr) output_->Finish(&deltas_);
   Emit();
@@ -166,7 +208,10 @@ void Generation::OnFinish(const FinishEvent& event) {
 }
 
 void Generation::OnClientLeft() {
-  if (sink_ != nullptr) engine_->Abort(request_id_);
+  if (sink_ != nullptr) {
+    Settle(FinishReason::kAborted);
+    engine_->Abort(request_id_);
+  }
   ended_ = true;
   sink_.reset();
   output_.reset();
@@ -254,9 +299,25 @@ void Generation::SendChunk(const std::string& json) {
 
 // Every event of a request says it, but for events of our own; usage has it once.
 void Generation::NoteCachedTokens(int64_t cached_tokens) {
-  if (cached_tokens <= prompt_cached_tokens_) return;
-  usage_.cached_tokens += cached_tokens - prompt_cached_tokens_;
-  prompt_cached_tokens_ = cached_tokens;
+  if (cached_tokens <= record_.num_cached_tokens) return;
+  usage_.cached_tokens += cached_tokens - record_.num_cached_tokens;
+  record_.num_cached_tokens = cached_tokens;
+}
+
+void Generation::CountToken(RequestRecord::Clock::time_point time) {
+  if (++record_.num_generated_tokens == 1) {
+    metrics_->ObserveFirstToken(time - record_.arrival);
+  } else {
+    metrics_->ObserveNextToken(time - record_.last_token);
+  }
+  record_.last_token = time;
+}
+
+// The running request has ended for its client.
+void Generation::Settle(FinishReason reason) {
+  record_.reason = reason;
+  record_.end = RequestRecord::Clock::now();
+  sink_->SetOutcome(record_);
 }
 
 bool Generation::IsEndToken(TokenId token) const {

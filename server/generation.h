@@ -15,6 +15,7 @@
 #include "server/answer_format.h"
 #include "server/api_error.h"
 #include "server/http/message.h"
+#include "server/metrics.h"
 #include "server/text_front_end.h"
 
 namespace fathom {
@@ -35,13 +36,15 @@ struct GenerationJob {
   bool continuous_usage = false;
   bool include_reasoning = true;
   std::chrono::milliseconds keep_alive_interval{10'000};
+  RequestRecord::Clock::time_point arrival;  // of the request at the server
 };
 
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
   // Engine and front end must outlive the HTTP server that the writer is of; after that they are
-  // not used any more, although the engine may still hold the generation's sink.
-  Generation(Engine* engine, const TextFrontEnd* front_end,
+  // not used any more, although the engine may still hold the generation's sink (which keeps the
+  // metrics).
+  Generation(Engine* engine, const TextFrontEnd* front_end, std::shared_ptr<ServerMetrics> metrics,
              std::shared_ptr<http::ResponseWriter> writer, GenerationJob job);
 
   // Any thread. The connection and the engine keep the generation alive until it ends.
@@ -51,11 +54,15 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
  private:
   class Sink;
+  struct TimedToken {
+    TokenEvent event;
+    RequestRecord::Clock::time_point time;  // when the engine delivered it
+  };
 
   // All on the strand.
   void RunPrompt();
-  void OnEvents(const Sink* sink, const std::vector<TokenEvent>& tokens, const FinishEvent* finish);
-  void OnToken(const TokenEvent& event);
+  void OnEvents(const Sink* sink, const std::vector<TimedToken>& tokens, const FinishEvent* finish);
+  void OnToken(const TimedToken& token);
   void OnFinish(const FinishEvent& event);
   void OnClientLeft();
   void OnSilence();
@@ -66,6 +73,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void BeginStream();
   void SendChunk(const std::string& json);
   void NoteCachedTokens(int64_t cached_tokens);
+  void CountToken(RequestRecord::Clock::time_point time);
+  void Settle(FinishReason reason);
   [[nodiscard]] bool IsEndToken(TokenId token) const;
   [[nodiscard]] LogprobEntry EntryFor(const TokenEvent& event) const;
   [[nodiscard]] const Usage* RunningUsage() const;
@@ -73,6 +82,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   Engine* const engine_;
   const TextFrontEnd* const front_end_;
+  // Last owner: the server, or the engine with a sink of a request that outlived the server.
+  const std::shared_ptr<ServerMetrics> metrics_;
   const std::shared_ptr<http::ResponseWriter> writer_;
   GenerationJob job_;
 
@@ -84,7 +95,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<LogprobEntry> pending_logprobs_;  // of tokens whose text is not sent yet
   std::vector<Choice> choices_;                 // the last one is being made
   Usage usage_;
-  int64_t prompt_cached_tokens_ = 0;  // of the running request, in usage_ already
+  RequestRecord record_;  // of the running request; its cached tokens are in usage_ already
   bool stream_begun_ = false;
   bool role_sent_ = false;
   bool ended_ = false;  // nothing more is sent

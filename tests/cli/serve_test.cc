@@ -80,6 +80,14 @@ TEST(Serve, SaysItsAddressAndAnswersUnderTheDirectorysName) {
   const auto reply = TestClient(server.port()).Ask("POST", "/v1/chat/completions", body.dump());
   EXPECT_EQ(reply.status, 200);
   EXPECT_THAT(reply.body, HasSubstr("I am fathom-nano"));
+  const std::string metrics = TestClient(server.port()).Ask("GET", "/metrics").body;
+  const std::string labels = R"({model_name="fathom-nano",engine="0"} )";
+  EXPECT_THAT(metrics, HasSubstr("vllm:num_requests_waiting" + labels + "0\n"));
+  for (const auto& [name, field] : {std::pair{"vllm:prompt_tokens_total", "prompt_tokens"},
+                                    {"vllm:generation_tokens_total", "completion_tokens"}}) {
+    const int64_t count = Json::parse(reply.body).at("usage").at(field);
+    EXPECT_THAT(metrics, HasSubstr(name + labels + std::to_string(count) + "\n"));
+  }
   server.program().Signal(SIGINT);
   const Outcome outcome = server.program().Finish();
   EXPECT_EQ(outcome.status, 0) << outcome.err;
