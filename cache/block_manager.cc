@@ -476,10 +476,10 @@ ResumePoint BlockManager::MakePoint(const Sequence& s, std::span<const TokenId> 
 
 void BlockManager::Commit(SequenceId id, std::span<const TokenId> tokens) {
   Sequence& s = sequences_[static_cast<size_t>(id)];
-  FATHOM_CHECK(s.active && s.end > s.length && static_cast<int64_t>(tokens.size()) >= s.end,
-               "a step was prepared and its tokens are known");
+  FATHOM_CHECK(s.active && s.end > s.length, "a step was prepared");
   s.length = s.end;
   if (!s.chained) return;
+  FATHOM_CHECK(static_cast<int64_t>(tokens.size()) >= s.length, "its tokens are known");
   NameBlocks(s, tokens);
   for (const int64_t position : s.points) {
     const ResumePoint point = MakePoint(s, tokens, position);

@@ -76,8 +76,8 @@ class BlockManager {
   // that blocks behind the window are given back.
   bool Extend(SequenceId id, int64_t end, const StepKeeps& keeps = {});
   // The positions of the last Extend are computed; `tokens` are the sequence's, at least as many as
-  // it has positions now. Names whole blocks in the prefix index and makes the step's resume
-  // points.
+  // it has positions now (not read where prefixes are not cached). Names whole blocks in the prefix
+  // index and makes the step's resume points.
   void Commit(SequenceId id, std::span<const TokenId> tokens);
   // Makes a resume point at `position`, at most the length. False when blocks that it needs are not
   // held any more, or prefixes are not cached.

@@ -76,7 +76,7 @@ PrefixMatch PrefixIndex::Match(std::span<const TokenId> tokens, const PrefixKeys
   }
   if (cached > match.position) match.junction = cached;
   if (match.position < limit) {
-    match.miss = match.junction > 0 ? PrefixMiss::kMissingPoint : PrefixMiss::kMissingBlock;
+    match.miss = match.junction > 0 ? PrefixMiss::kNoResumePoint : PrefixMiss::kMissingBlock;
   }
   return match;
 }

@@ -5,10 +5,10 @@
 namespace fathom {
 
 enum class PrefixMiss {
-  kNone,          // all that may be reused was
-  kDisabled,      // caching is off
-  kMissingBlock,  // the next block of the prefix is not cached: new text, or evicted
-  kMissingPoint,  // the text is cached further on, but nothing to continue from was kept there
+  kNone,           // all that may be reused was
+  kDisabled,       // caching is off
+  kMissingBlock,   // the next block of the prefix is not cached: new text, or evicted
+  kNoResumePoint,  // the text is cached further on, but nothing to continue from was kept there
 };
 inline constexpr int kNumPrefixMisses = 4;
 

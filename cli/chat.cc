@@ -16,6 +16,7 @@ namespace {
 
 struct Options {
   ModelOptions model;
+  CacheOptions cache;
   SamplingOptions sampling;
   std::string system;
   std::string thinking = "off";
@@ -129,7 +130,10 @@ class Conversation {
 };
 
 int Run(const Options& o) {
-  auto loaded = LoadedModel::Load(o.model);
+  auto engine = ToEngineOptions(o.model, o.cache);
+  if (!engine.ok()) return Fail(engine.status());
+  engine->max_num_seqs = 1;
+  auto loaded = LoadedModel::Load(o.model.model, *engine);
   if (!loaded.ok()) return Fail(loaded.status());
   Conversation conversation(o, *loaded);
   std::cout << "Chat with " << loaded->name << ". /help lists commands.\n";
@@ -165,6 +169,7 @@ void AddChatCommand(CLI::App& app, Action& action) {
       ->capture_default_str();
   AddSamplingOptions(*command, o->sampling);
   AddModelOptions(*command, o->model);
+  AddCacheOptions(*command, o->cache);
   command->footer(std::string("In the conversation:\n") + kHelp);
   command->callback([o, &action] { action = [o] { return Run(*o); }; });
 }

@@ -46,6 +46,49 @@ void AddModelOptions(CLI::App& command, ModelOptions& o) {
       ->capture_default_str();
 }
 
+void AddCacheOptions(CLI::App& command, CacheOptions& o) {
+  const char* group = "Cache";
+  command
+      .add_option("--kv-cache-memory-bytes", o.memory_bytes,
+                  "Memory for the cache, as in 20G (default: a share of the free memory)")
+      ->transform(Count(1, int64_t{1} << 50))
+      ->group(group);
+  command
+      .add_option("--kv-cache-memory-fraction", o.memory_share,
+                  "That share; --kv-cache-memory-bytes goes first")
+      ->check(RealNumber(0.0, 1.0, false, "above 0, at most 1"))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--kv-cache-dtype", o.attention_dtype,
+                  "Format of attention entries: auto, fp8, bf16; changes memory, never results")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--indexer-cache-dtype", o.indexer_dtype,
+                  "Format of index keys: auto, fp4, fp8, bf16; changes memory, never results")
+      ->capture_default_str()
+      ->group(group);
+}
+
+Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model, const CacheOptions& cache) {
+  LocalEngineOptions options;
+  options.backend = model.backend;
+  options.num_threads = model.num_threads;
+  options.max_model_len = model.max_model_len;
+  options.max_batched_tokens = model.max_batched_tokens;
+  options.cache_budget = {cache.memory_bytes, cache.memory_share};
+  CacheDTypes dtypes = DefaultCacheDTypes(options.numerics);
+  if (cache.attention_dtype != "auto") {
+    FATHOM_ASSIGN_OR_RETURN(dtypes.attention, ParseAttentionCacheDType(cache.attention_dtype));
+  }
+  if (cache.indexer_dtype != "auto") {
+    FATHOM_ASSIGN_OR_RETURN(dtypes.indexer, ParseIndexerCacheDType(cache.indexer_dtype));
+  }
+  options.cache_dtypes = dtypes;
+  return options;
+}
+
 void AddSamplingOptions(CLI::App& command, SamplingOptions& o) {
   const char* group = "Sampling (defaults: the model's generation_config.json)";
   const auto add = [&](const char* name, auto& value, const char* help,

@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "base/types.h"
+#include "engine/local_engine.h"
 #include "engine/request.h"
 
 namespace fathom::cli {
@@ -47,6 +48,17 @@ struct ModelOptions {
 };
 void AddModelOption(CLI::App& command, std::string& model);
 void AddModelOptions(CLI::App& command, ModelOptions& options);
+
+// Memory and formats of the cache, for commands that run an engine.
+struct CacheOptions {
+  int64_t memory_bytes = 0;  // 0: the share below
+  double memory_share = CacheBudget{}.fraction;
+  std::string attention_dtype = "auto";
+  std::string indexer_dtype = "auto";
+};
+void AddCacheOptions(CLI::App& command, CacheOptions& options);
+// The engine that the options describe; the rest as in LocalEngineOptions.
+Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model, const CacheOptions& cache);
 
 // Sampling; what is absent comes from the model's generation_config.json.
 struct SamplingOptions {

@@ -18,6 +18,7 @@ namespace {
 
 struct Options {
   ModelOptions model;
+  CacheOptions cache;
   SamplingOptions sampling;
   std::string prompt;
   std::string file;
@@ -113,7 +114,11 @@ std::string OutcomeJson(const RequestOutcome& outcome, const TextFrontEnd& front
 }
 
 int Run(const Options& o) {
-  auto loaded = LoadedModel::Load(o.model);
+  auto engine = ToEngineOptions(o.model, o.cache);
+  if (!engine.ok()) return Fail(engine.status());
+  engine->max_num_seqs = 1;
+  engine->prefix_caching = false;  // there is one request
+  auto loaded = LoadedModel::Load(o.model.model, *engine);
   if (!loaded.ok()) return Fail(loaded.status());
   const TextFrontEnd& front_end = *loaded->front_end;
   auto prompt = EncodePrompt(o, front_end);
@@ -201,6 +206,7 @@ void AddGenerateCommand(CLI::App& app, Action& action) {
   command->add_flag("-q,--quiet", o->quiet, "No timing line");
   AddSamplingOptions(*command, o->sampling);
   AddModelOptions(*command, o->model);
+  AddCacheOptions(*command, o->cache);
   command->footer(
       "Examples:\n"
       "  fathom generate 'What is 17*19? Return only the final integer.'\n"

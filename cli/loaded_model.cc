@@ -3,13 +3,12 @@
 #include <spdlog/spdlog.h>
 
 #include <chrono>
-#include <cstdlib>
-#include <fstream>
 #include <utility>
 
 #include "base/parallel.h"
 #include "chat/effort.h"
 #include "checkpoint/generation_config.h"
+#include "cli/numbers.h"
 #include "cli/preset.h"
 #include "cli/progress.h"
 #include "tokenizer/tokenizer.h"
@@ -17,23 +16,12 @@
 namespace fathom::cli {
 namespace {
 
-// Memory that can be had without pushing other programs out; 0 when the system does not say.
-uint64_t AvailableMemory() {
-  std::ifstream info("/proc/meminfo");
-  for (std::string line; std::getline(info, line);) {
-    constexpr std::string_view kName = "MemAvailable:";
-    if (line.rfind(kName, 0) == 0)
-      return std::strtoull(line.c_str() + kName.size(), nullptr, 10) * 1024;
-  }
-  return 0;
-}
-
 // Weights stay where they are, in mapped files. What fits into memory is read ahead, so that the
 // wait for the disk is seen here and not at the first token.
 void ReadAhead(const Checkpoint& checkpoint, int num_threads) {
   const uint64_t bytes = checkpoint.total_bytes();
   const double gigabytes = static_cast<double>(bytes) / 1e9;
-  const uint64_t available = AvailableMemory();
+  const auto available = static_cast<uint64_t>(FreeHostMemory());
   if (bytes > available) {
     spdlog::warn(
         "weights: {:.2f} GB mapped from {} file(s); free memory is {:.2f} GB, so parts are read "
@@ -47,6 +35,24 @@ void ReadAhead(const Checkpoint& checkpoint, int num_threads) {
   checkpoint.Preload(pool, [&](uint64_t done, uint64_t total) { progress.Update(done, total); });
   spdlog::info("weights: {:.2f} GB mapped from {} file(s) and read ahead, used in place", gigabytes,
                checkpoint.num_files());
+}
+
+// What the cache can hold, and how much of a prompt it can spare.
+void DescribeCache(const LocalEngine& engine) {
+  const EngineStats stats = engine.stats();
+  const CacheSize& size = engine.cache_size();
+  if (!size.note.empty()) spdlog::warn("cache: {}", size.note);
+  spdlog::info("cache: {} in {} slabs, room for {} sequence(s) of {} tokens",
+               HumanBytes(size.num_slabs * size.slab_bytes), stats.num_slabs,
+               WithCommas(size.num_sequences), WithCommas(size.max_model_len));
+  if (engine.options().prefix_caching) {
+    spdlog::info(
+        "prefix cache: on; a prompt continues at the exact token where an earlier one ended, or at "
+        "a block of {} tokens where one was kept",
+        kBlockPositions);
+  } else {
+    spdlog::info("prefix cache: off");
+  }
 }
 
 }  // namespace
@@ -69,11 +75,11 @@ Result<std::filesystem::path> ResolveModel(const std::string& model, ModelNeed n
   return location.directory;
 }
 
-Result<LoadedModel> LoadedModel::Load(const ModelOptions& options,
+Result<LoadedModel> LoadedModel::Load(const std::string& model, const LocalEngineOptions& options,
                                       const ChatDefaults& chat_defaults) {
   const auto start = std::chrono::steady_clock::now();
   LoadedModel loaded;
-  FATHOM_ASSIGN_OR_RETURN(const ModelLocation location, FindModel(options.model));
+  FATHOM_ASSIGN_OR_RETURN(const ModelLocation location, FindModel(model));
   loaded.name = location.name;
   loaded.directory = location.directory;
   FATHOM_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(loaded.directory));
@@ -98,14 +104,10 @@ Result<LoadedModel> LoadedModel::Load(const ModelOptions& options,
 
   std::vector<TokenId> eos = generation.eos_token_ids.empty() ? checkpoint.config().eos_token_ids
                                                               : generation.eos_token_ids;
-  LocalEngineOptions engine_options;
-  engine_options.backend = options.backend;
-  engine_options.num_threads = options.num_threads;
-  engine_options.max_model_len = options.max_model_len;
-  engine_options.max_batched_tokens = options.max_batched_tokens;
   ReadAhead(checkpoint, options.num_threads);
-  FATHOM_ASSIGN_OR_RETURN(
-      loaded.engine, LocalEngine::Create(std::move(checkpoint), std::move(eos), engine_options));
+  FATHOM_ASSIGN_OR_RETURN(loaded.engine,
+                          LocalEngine::Create(std::move(checkpoint), std::move(eos), options));
+  DescribeCache(*loaded.engine);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   spdlog::info("loaded {}: {} backend, up to {} tokens, {:.2f} s", loaded.name, options.backend,
                loaded.engine->info().max_model_len, took.count());

@@ -30,8 +30,8 @@ struct LoadedModel {
   std::unique_ptr<TextFrontEnd> front_end;
   SamplingParams sampling_defaults;  // of generation_config.json
 
-  // Notes of the checkpoint and the tokenizer go to the log.
-  static Result<LoadedModel> Load(const ModelOptions& options,
+  // Notes of the checkpoint, the tokenizer and the cache go to the log.
+  static Result<LoadedModel> Load(const std::string& model, const LocalEngineOptions& options,
                                   const ChatDefaults& chat_defaults = {});
 };
 

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <memory>
 
+#include "cli/arguments.h"
 #include "cli/command.h"
 #include "cli/loaded_model.h"
 #include "cli/version.h"
@@ -15,6 +16,17 @@
 namespace fathom::cli {
 namespace {
 
+// Whether `parse` takes the value, so that a bad one is a mistake in the arguments.
+template <typename Parse>
+CLI::Validator Parses(Parse parse) {
+  return CLI::Validator(
+      [parse](const std::string& text) -> std::string {
+        const auto parsed = parse(text);
+        return parsed.ok() ? "" : parsed.status().message();
+      },
+      "");
+}
+
 struct Options {
   ModelOptions model;
   ApiServerOptions api;
@@ -22,7 +34,54 @@ struct Options {
   std::string reasoning_field = "both";
   std::string chat_defaults;
   int shutdown_timeout_s = 30;
+  CacheOptions cache;
+  int max_num_seqs = 16;
+  int max_queued_requests = 1024;
+  std::string scheduling_policy = "fcfs";
+  bool prefix_caching = true;
+  std::string retention_interval;
+  int block_size = kBlockPositions;
 };
+
+void AddSchedulingOptions(CLI::App& command, Options& o) {
+  command
+      .add_option("--max-num-seqs", o.max_num_seqs,
+                  "Requests computed together; at most --max-num-batched-tokens")
+      ->transform(Count(1, 65536))
+      ->capture_default_str()
+      ->group("Scheduling");
+  command
+      .add_option("--max-queued-requests", o.max_queued_requests,
+                  "Requests that may wait; more are refused with 503")
+      ->transform(Count(1, INT32_MAX))
+      ->capture_default_str()
+      ->group("Scheduling");
+  command
+      .add_option("--scheduling-policy", o.scheduling_policy,
+                  "fcfs: in order of arrival; priority: smaller `priority` of the request first")
+      ->check(CLI::IsMember({"fcfs", "priority"}))
+      ->capture_default_str()
+      ->group("Scheduling");
+  command
+      .add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_caching,
+                "Reuse what is cached of earlier prompts and answers (default: on)")
+      ->group("Cache");
+  command
+      .add_option("--prefix-cache-retention-interval", o.retention_interval,
+                  "Keep a place to continue every so many tokens of a prompt: a multiple of 256, 0 "
+                  "(only at ends and where prompts diverged) or none (every 256; default 16384)")
+      ->check(Parses(ParseRetentionInterval))
+      ->group("Cache");
+  command
+      .add_option("--block-size", o.block_size, "Positions of a block of the cache; V4 needs 256")
+      ->check(CLI::Validator(
+          [](const std::string& text) -> std::string {
+            return text == "256" ? "" : "V4 needs blocks of 256 positions";
+          },
+          ""))
+      ->capture_default_str()
+      ->group("Cache");
+}
 
 // SIGINT and SIGTERM, taken by the main thread with sigwait; blocked before any thread starts, so
 // that all inherit the mask.
@@ -70,7 +129,18 @@ int Run(Options& o) {
   if (o.api.served_model_names.empty()) o.api.served_model_names.push_back(location->name);
 
   // Model first: what is wrong with it should be said before a port is taken.
-  auto loaded = LoadedModel::Load(o.model, chat_defaults);
+  auto engine = ToEngineOptions(o.model, o.cache);
+  if (!engine.ok()) return Fail(engine.status());
+  engine->max_num_seqs = o.max_num_seqs;
+  engine->max_queued_requests = o.max_queued_requests;
+  engine->priority_scheduling = o.scheduling_policy == "priority";
+  engine->prefix_caching = o.prefix_caching;
+  if (!o.retention_interval.empty()) {
+    auto interval = ParseRetentionInterval(o.retention_interval);
+    if (!interval.ok()) return Fail(interval.status());
+    engine->retention_interval = *interval;
+  }
+  auto loaded = LoadedModel::Load(o.model.model, *engine, chat_defaults);
   if (!loaded.ok()) return Fail(loaded.status());
   o.api.default_temperature = loaded->sampling_defaults.temperature;
   o.api.default_top_p = loaded->sampling_defaults.top_p;
@@ -93,17 +163,6 @@ int Run(Options& o) {
   return 0;
 }
 
-// Whether `parse` takes the value, so that a bad one is a mistake in the arguments.
-template <typename Parse>
-CLI::Validator Parses(Parse parse) {
-  return CLI::Validator(
-      [parse](const std::string& text) -> std::string {
-        const auto parsed = parse(text);
-        return parsed.ok() ? "" : parsed.status().message();
-      },
-      "");
-}
-
 }  // namespace
 
 void AddServeCommand(CLI::App& app, Action& action) {
@@ -112,6 +171,8 @@ void AddServeCommand(CLI::App& app, Action& action) {
   auto* positional =
       command->add_option("model_tag", o->model.model, "Model, as --model")->type_name("MODEL");
   AddModelOptions(*command, o->model);
+  AddCacheOptions(*command, o->cache);
+  AddSchedulingOptions(*command, *o);
   command->get_option("--model")->excludes(positional);
   command->add_option("--host", o->api.host, "Address to listen on")->capture_default_str();
   command->add_option("--port", o->api.port, "Port to listen on; 0 takes a free one")
@@ -153,7 +214,6 @@ void AddServeCommand(CLI::App& app, Action& action) {
       ->check(CLI::Range(0, 86400))
       ->capture_default_str();
   command->footer(
-      "Requests are computed one at a time, in order of arrival.\n"
       "Example:\n"
       "  fathom serve --port 8000\n"
       "  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"

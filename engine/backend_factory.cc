@@ -1,7 +1,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/parallel.h"
-#include "engine/local_engine.h"
+#include "engine/engine_core.h"
 
 namespace fathom {
 

@@ -9,16 +9,9 @@
 #include <cstdint>
 #include <string_view>
 
-namespace fathom {
+#include "cache/prefix_miss.h"
 
-// Why no (longer) prefix of a prompt was reused.
-enum class PrefixMiss {
-  kNone,           // all that could be reused was
-  kDisabled,       // prefix caching is off
-  kMissingBlock,   // a full block of the prefix is not cached
-  kNoResumePoint,  // the blocks are cached, the sliding pages at their end are not
-};
-inline constexpr int kNumPrefixMisses = 4;
+namespace fathom {
 
 // Why Submit answered kUnavailable although the request was good.
 enum class AdmissionRejection { kQueueFull };

@@ -1,40 +1,23 @@
-// LocalEngine: runs a model in this process, one request at a time.
+// LocalEngine: runs a model in this process, many requests at a time.
 //
-// One thread of its own takes requests in order of arrival, computes the prompt in chunks and then
-// token by token. An abort is seen between steps. All methods may be called from any thread.
+// One thread of its own runs an EngineCore: it takes what was submitted and aborted since the last
+// step, runs a step, and hands out its tokens. All methods may be called from any thread.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
-#include "backend/backend.h"
-#include "checkpoint/checkpoint.h"
-#include "engine/engine.h"
-#include "engine/sequence_runner.h"
-#include "model/model.h"
+#include "engine/engine_core.h"
 
 namespace fathom {
-
-struct LocalEngineOptions {
-  std::string backend = "cpu";   // "cpu" or "reference"
-  int num_threads = 0;           // 0: DefaultThreadCount()
-  int64_t max_model_len = 0;     // 0: the model's max_position_embeddings
-  int max_batched_tokens = 512;  // tokens of one prefill step
-  int max_queued_requests = 64;  // waiting ones; more get kUnavailable
-};
-
-// "cpu" or "reference"; kInvalidArgument names the known ones.
-Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics numerics,
-                                             int num_threads);
 
 class LocalEngine final : public Engine {
  public:
   // `eos_token_ids` end a request unless it says ignore_eos. Installs the process's fault guard: a
-  // weights file that is truncated under the engine ends requests with kDataLoss (the running one
+  // weights file that is truncated under the engine ends requests with kDataLoss (those that run
   // and all later ones), not the process.
   static Result<std::unique_ptr<LocalEngine>> Create(Checkpoint checkpoint,
                                                      std::vector<TokenId> eos_token_ids,
@@ -42,47 +25,30 @@ class LocalEngine final : public Engine {
   // Aborts what runs and waits; every sink has had its OnFinish afterwards.
   ~LocalEngine() override;
 
-  [[nodiscard]] const EngineInfo& info() const override { return info_; }
+  [[nodiscard]] const EngineInfo& info() const override { return core_->info(); }
   Result<RequestId> Submit(GenerateRequest request, std::shared_ptr<RequestSink> sink) override;
   void Abort(RequestId id) override;
   [[nodiscard]] int num_running() const override;
   [[nodiscard]] int num_waiting() const override;
   [[nodiscard]] EngineStats stats() const override;
 
- private:
-  struct Job {
-    RequestId id = 0;
-    GenerateRequest request;
-    std::shared_ptr<RequestSink> sink;
-    RequestTimings timings;
-  };
-  LocalEngine(Checkpoint checkpoint, const LocalEngineOptions& options);
-  Status Load();
-  void Loop();
-  FinishEvent Run(Job& job);
-  Status Prefill(std::span<const TokenId> prompt, std::span<float> logits);
-  // One step of the runner whose results may be used: the weights were intact until its end.
-  Status Step(StepPhase phase, std::span<const TokenId> tokens, SequenceRunner::Logits wanted,
-              std::span<float> logits);
-  [[nodiscard]] Status Validate(const GenerateRequest& request) const;
+  [[nodiscard]] const LocalEngineOptions& options() const { return core_->options(); }
+  [[nodiscard]] const CacheSize& cache_size() const { return core_->cache_size(); }
 
-  LocalEngineOptions options_;
-  Checkpoint checkpoint_;
-  EngineInfo info_;
-  std::unique_ptr<Backend> backend_;
-  std::unique_ptr<Model> model_;
-  std::unique_ptr<SequenceRunner> runner_;
-  std::vector<float> logits_;
+ private:
+  explicit LocalEngine(std::unique_ptr<EngineCore> core);
+  void Loop();
+  void Publish(EngineStats stats);
+
+  const std::unique_ptr<EngineCore> core_;  // the thread's but for what any thread may call
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;
-  std::deque<Job> waiting_;
+  std::vector<EngineCore::JobPtr> submitted_;
+  std::vector<RequestId> aborted_;
   RequestId next_id_ = 1;
-  RequestId running_id_ = 0;  // 0: none
   bool stopping_ = false;
-  EngineStats stats_;  // its counters
-  // Set by Abort and by the destructor, read between steps. Relaxed: it carries no data.
-  std::atomic<bool> abort_running_{false};
+  EngineStats stats_;  // after the last step, without what was submitted since
   std::thread thread_;
 };
 

@@ -50,6 +50,7 @@ TEST(LocalEngine, GreedyIsTheSameWhateverThePrefillStep) {
   for (int batched : {512, 1, 4}) {
     LocalEngineOptions options;
     options.max_batched_tokens = batched;
+    options.max_num_seqs = 1;
     auto engine = NewEngine(options);
     auto sink = std::make_shared<Collector>();
     ASSERT_TRUE(engine->Submit(Request(12), sink).ok());
@@ -109,7 +110,9 @@ TEST(LocalEngine, StopTokensEndAndAreDeliveredUnlessMinTokensMasksThem) {
 }
 
 TEST(LocalEngine, AbortEndsARunningAndAWaitingRequest) {
-  auto engine = NewEngine();
+  LocalEngineOptions options;
+  options.max_num_seqs = 1;
+  auto engine = NewEngine(options);
   auto running = std::make_shared<Collector>();
   std::promise<void> first_token;
   bool told = false;
@@ -153,6 +156,7 @@ TEST(LocalEngine, DestructionFinishesEveryRequest) {
 TEST(LocalEngine, QueueIsBounded) {
   LocalEngineOptions options;
   options.max_queued_requests = 2;
+  options.max_num_seqs = 1;
   auto engine = NewEngine(options);
   std::vector<std::shared_ptr<Collector>> sinks;
   Status refused;

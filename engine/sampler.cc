@@ -84,32 +84,33 @@ Sampler::Sampler(const SamplingParams& params, uint64_t seed, int vocab_size,
     seen_.resize(vocab);
     for (TokenId token : prompt) seen_[static_cast<size_t>(token)] = true;
   }
-  candidates_.reserve(vocab);
 }
 
 TokenEvent Sampler::Sample(std::span<float> logits, int64_t position,
-                           std::span<const TokenId> masked, int num_logprobs) {
+                           std::span<const TokenId> masked, int num_logprobs,
+                           SampleScratch& scratch) {
   // Raw log-probabilities must be read before the logits are adjusted, for a token not yet chosen.
   double log_sum = 0.0;
-  std::vector<float> raw;
+  std::vector<float>& raw = scratch.raw;
+  std::vector<Candidate>& candidates = scratch.candidates;
   TokenEvent event;
   if (num_logprobs >= 0) {
     raw.assign(logits.begin(), logits.end());
     log_sum = LogSumExp(logits, *std::max_element(logits.begin(), logits.end()));
     const auto count = std::min(static_cast<size_t>(num_logprobs), logits.size());
-    candidates_.clear();
+    candidates.clear();
     for (size_t i = 0; i < logits.size(); ++i)
-      candidates_.push_back({static_cast<TokenId>(i), logits[i]});
-    std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<ptrdiff_t>(count),
-                      candidates_.end(), kBetter);
+      candidates.push_back({static_cast<TokenId>(i), logits[i]});
+    std::partial_sort(candidates.begin(), candidates.begin() + static_cast<ptrdiff_t>(count),
+                      candidates.end(), kBetter);
     for (size_t i = 0; i < count; ++i) {
-      event.top.push_back(
-          {candidates_[i].token, static_cast<float>(candidates_[i].logit - log_sum)});
+      event.top.push_back({candidates[i].token, static_cast<float>(candidates[i].logit - log_sum)});
     }
   }
 
   AdjustLogits(logits, masked);
-  event.token = params_.temperature < kGreedyTemperature ? ArgMax(logits) : Draw(logits, position);
+  event.token = params_.temperature < kGreedyTemperature ? ArgMax(logits)
+                                                         : Draw(logits, position, candidates);
   if (num_logprobs >= 0) {
     event.logprob = static_cast<float>(raw[static_cast<size_t>(event.token)] - log_sum);
   }
@@ -135,62 +136,63 @@ void Sampler::AdjustLogits(std::span<float> logits, std::span<const TokenId> mas
 }
 
 // Keeps the `count` best candidates.
-void Sampler::KeepLargest(size_t count) {
-  if (count >= candidates_.size()) return;
-  std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<ptrdiff_t>(count),
-                   candidates_.end(), kBetter);
-  candidates_.resize(count);
+void Sampler::KeepLargest(std::vector<Candidate>& candidates, size_t count) {
+  if (count >= candidates.size()) return;
+  std::nth_element(candidates.begin(), candidates.begin() + static_cast<ptrdiff_t>(count),
+                   candidates.end(), kBetter);
+  candidates.resize(count);
 }
 
 // Keeps the smallest set of best candidates that holds top_p of the probability.
-void Sampler::KeepNucleus(double max_logit) {
+void Sampler::KeepNucleus(std::vector<Candidate>& candidates, double max_logit) const {
   const auto weight = [&](const Candidate& c) {
     return std::exp((static_cast<double>(c.logit) - max_logit) / params_.temperature);
   };
   double total = 0.0;
-  for (const Candidate& c : candidates_) total += weight(c);
+  for (const Candidate& c : candidates) total += weight(c);
   // Candidates below this share together hold less than 1 - top_p, so none of them is in the set:
   // what remains to be sorted is short.
-  const double floor = total * (1.0 - params_.top_p) / static_cast<double>(candidates_.size());
-  std::erase_if(candidates_, [&](const Candidate& c) { return weight(c) < floor; });
-  std::sort(candidates_.begin(), candidates_.end(), kBetter);
+  const double floor = total * (1.0 - params_.top_p) / static_cast<double>(candidates.size());
+  std::erase_if(candidates, [&](const Candidate& c) { return weight(c) < floor; });
+  std::sort(candidates.begin(), candidates.end(), kBetter);
   double sum = 0.0;
   size_t count = 0;
-  while (count < candidates_.size() && sum < params_.top_p * total)
-    sum += weight(candidates_[count++]);
-  candidates_.resize(std::max<size_t>(count, 1));
+  while (count < candidates.size() && sum < params_.top_p * total)
+    sum += weight(candidates[count++]);
+  candidates.resize(std::max<size_t>(count, 1));
 }
 
-TokenId Sampler::Draw(std::span<const float> logits, int64_t position) {
+TokenId Sampler::Draw(std::span<const float> logits, int64_t position,
+                      std::vector<Candidate>& candidates) const {
   const TokenId best = ArgMax(logits);
   const double max = logits[static_cast<size_t>(best)];
   // Everything masked, or not a number: there is nothing to draw from; the caller's masks leave at
   // least one token, so this is the model's doing.
   if (!std::isfinite(max)) return best;
-  candidates_.clear();
+  candidates.clear();
   // min_p compares probabilities at the given temperature: p >= min_p * p_max.
   const double min_logit = params_.min_p > 0.0 ? max + params_.temperature * std::log(params_.min_p)
                                                : -std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < logits.size(); ++i) {
     if (logits[i] >= min_logit && logits[i] > kMasked) {
-      candidates_.push_back({static_cast<TokenId>(i), logits[i]});
+      candidates.push_back({static_cast<TokenId>(i), logits[i]});
     }
   }
-  if (params_.top_k > 0) KeepLargest(static_cast<size_t>(params_.top_k));
-  if (params_.top_p < 1.0) KeepNucleus(max);
+  if (params_.top_k > 0) KeepLargest(candidates, static_cast<size_t>(params_.top_k));
+  if (params_.top_p < 1.0) KeepNucleus(candidates, max);
   // The order of the candidates decides which token a random number means: by id, whatever filters
   // ran.
-  std::sort(candidates_.begin(), candidates_.end(),
+  std::sort(candidates.begin(), candidates.end(),
             [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
   double total = 0.0;
-  for (const Candidate& c : candidates_) total += std::exp((c.logit - max) / params_.temperature);
+  for (const Candidate& c : candidates) total += std::exp((c.logit - max) / params_.temperature);
   double rest = UniformAt(seed_, position) * total;
-  for (const Candidate& c : candidates_) {
+  for (const Candidate& c : candidates) {
     rest -= std::exp((c.logit - max) / params_.temperature);
     if (rest < 0.0) return c.token;
   }
   // The sums may differ in the last bit from one loop to the other.
-  return candidates_.back().token;
+  return candidates.back().token;
 }
 
 }  // namespace fathom

@@ -23,6 +23,20 @@ Status ValidateSampling(const SamplingParams& params, int vocab_size);
 // Uniform in [0, 1): a hash of its arguments, the same on every machine.
 double UniformAt(uint64_t seed, int64_t position);
 
+// Working memory of a draw, shared by the samplers of one thread.
+struct SampleScratch {
+  struct Candidate {
+    TokenId token;
+    float logit;
+  };
+  explicit SampleScratch(int vocab_size) {
+    candidates.reserve(static_cast<size_t>(vocab_size));
+    raw.reserve(static_cast<size_t>(vocab_size));
+  }
+  std::vector<Candidate> candidates;
+  std::vector<float> raw;
+};
+
 class Sampler {
  public:
   // `seed` is used where params.seed is absent. `prompt` counts for the repetition penalty.
@@ -33,24 +47,21 @@ class Sampler {
   // overwritten. `masked` ids are not chosen (end tokens before min_tokens). `num_logprobs` as in
   // GenerateRequest.
   TokenEvent Sample(std::span<float> logits, int64_t position, std::span<const TokenId> masked,
-                    int num_logprobs);
+                    int num_logprobs, SampleScratch& scratch);
 
  private:
-  struct Candidate {
-    TokenId token;
-    float logit;
-  };
+  using Candidate = SampleScratch::Candidate;
   void AdjustLogits(std::span<float> logits, std::span<const TokenId> masked) const;
-  TokenId Draw(std::span<const float> logits, int64_t position);
-  void KeepLargest(size_t count);
-  void KeepNucleus(double max_logit);
+  TokenId Draw(std::span<const float> logits, int64_t position,
+               std::vector<Candidate>& candidates) const;
+  static void KeepLargest(std::vector<Candidate>& candidates, size_t count);
+  void KeepNucleus(std::vector<Candidate>& candidates, double max_logit) const;
 
   SamplingParams params_;
   uint64_t seed_;
   // Occurrences, allocated only where a penalty needs them.
   std::vector<int32_t> generated_counts_;
   std::vector<bool> seen_;
-  std::vector<Candidate> candidates_;
 };
 
 }  // namespace fathom

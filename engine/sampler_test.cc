@@ -18,11 +18,17 @@ SamplingParams Greedy() {
   return params;
 }
 
+TokenEvent Sample(Sampler& sampler, std::span<float> logits, int64_t position,
+                  std::span<const TokenId> masked = {}, int num_logprobs = -1) {
+  SampleScratch scratch(static_cast<int>(logits.size()));
+  return sampler.Sample(logits, position, masked, num_logprobs, scratch);
+}
+
 TokenEvent SampleOnce(const SamplingParams& params, int64_t position,
                       std::vector<float> logits = kLogits, std::vector<TokenId> masked = {},
                       int num_logprobs = -1) {
   Sampler sampler(params, 1, static_cast<int>(logits.size()), {});
-  return sampler.Sample(logits, position, masked, num_logprobs);
+  return Sample(sampler, logits, position, masked, num_logprobs);
 }
 
 std::map<TokenId, int> Histogram(const SamplingParams& params, int draws) {
@@ -60,11 +66,11 @@ TEST(Sampler, ADrawIsAFunctionOfSeedAndPosition) {
   std::vector<TokenId> forward, backward;
   for (int i = 0; i < 50; ++i) {
     std::vector<float> logits = kLogits;
-    forward.push_back(one.Sample(logits, i, {}, -1).token);
+    forward.push_back(Sample(one, logits, i).token);
   }
   for (int i = 49; i >= 0; --i) {
     std::vector<float> logits = kLogits;
-    backward.push_back(other.Sample(logits, i, {}, -1).token);
+    backward.push_back(Sample(other, logits, i).token);
   }
   EXPECT_EQ(forward, std::vector<TokenId>(backward.rbegin(), backward.rend()));
   params.seed = 8;
@@ -135,7 +141,7 @@ TEST(Sampler, PenaltiesCountWhatTheyShould) {
   std::vector<TokenId> tokens;
   for (int i = 0; i < 5; ++i) {
     std::vector<float> logits = kLogits;
-    tokens.push_back(presence.Sample(logits, i, {}, -1).token);
+    tokens.push_back(Sample(presence, logits, i).token);
   }
   // 1, then 3 (both now 1.5), then 2 (now .5), then the first two again: presence counts once.
   EXPECT_EQ(tokens, (std::vector<TokenId>{1, 3, 2, 1, 1}));
@@ -146,7 +152,7 @@ TEST(Sampler, PenaltiesCountWhatTheyShould) {
   tokens.clear();
   for (int i = 0; i < 5; ++i) {
     std::vector<float> logits = kLogits;
-    tokens.push_back(frequency.Sample(logits, i, {}, -1).token);
+    tokens.push_back(Sample(frequency, logits, i).token);
   }
   EXPECT_EQ(tokens, (std::vector<TokenId>{1, 3, 2, 1, 3}));
 
@@ -155,7 +161,7 @@ TEST(Sampler, PenaltiesCountWhatTheyShould) {
   // The prompt counts: 1 and 3 fall to 0.75, 2 to 0.5; a negative logit is multiplied.
   Sampler repetition(params, 0, kVocab, std::vector<TokenId>{1, 2, 3, 4});
   std::vector<float> logits = kLogits;
-  EXPECT_EQ(repetition.Sample(logits, 0, {}, -1).token, 0);
+  EXPECT_EQ(Sample(repetition, logits, 0).token, 0);
   EXPECT_EQ(logits[4], -4.0f);
 }
 

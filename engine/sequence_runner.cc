@@ -1,9 +1,11 @@
 #include "engine/sequence_runner.h"
 
-#include <algorithm>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <utility>
+
+#include "base/check.h"
 
 namespace fathom {
 
@@ -23,23 +25,51 @@ Result<std::unique_ptr<SequenceRunner>> SequenceRunner::Create(Model& model, Num
                                                                std::optional<CacheDTypes> dtypes) {
   const CacheDTypes chosen = dtypes.value_or(DefaultCacheDTypes(numerics));
   FATHOM_RETURN_IF_ERROR(CheckCacheDTypes(chosen, numerics));
-  FATHOM_ASSIGN_OR_RETURN(
-      std::unique_ptr<SequenceCache> cache,
-      SequenceCache::Create(CacheLayout(CacheGeometryOf(model.config()), chosen), max_positions,
-                            model.max_rows()));
-  return std::unique_ptr<SequenceRunner>(new SequenceRunner(model, std::move(cache)));
+  if (max_positions < 1 || max_positions > std::numeric_limits<Position>::max()) {
+    return InvalidArgument("cache: need 1 <= positions <= 2^31 - 1");
+  }
+  const CachePlanner planner(CacheLayout(CacheGeometryOf(model.config()), chosen));
+  BlockManagerOptions options;
+  options.max_positions = max_positions;
+  options.max_step_positions = model.max_rows();
+  options.prefix_caching = false;
+  const int64_t slabs = planner.BytesFor(1, max_positions) / planner.slab_bytes();
+  FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<BlockManager> manager,
+                          BlockManager::Create(planner, slabs, options));
+  FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<CacheMemory> memory,
+                          CacheMemory::Create(planner.layout(), manager->pool()));
+  return std::unique_ptr<SequenceRunner>(
+      new SequenceRunner(model, std::move(manager), std::move(memory), max_positions));
 }
 
-SequenceRunner::SequenceRunner(Model& model, std::unique_ptr<SequenceCache> cache)
-    : model_(model), cache_(std::move(cache)) {
+SequenceRunner::SequenceRunner(Model& model, std::unique_ptr<BlockManager> manager,
+                               std::unique_ptr<CacheMemory> memory, int64_t max_positions)
+    : model_(model),
+      manager_(std::move(manager)),
+      memory_(std::move(memory)),
+      max_positions_(max_positions) {
   const auto rows = static_cast<size_t>(model.max_rows());
   positions_.reserve(rows);
   logits_rows_.reserve(rows);
+  Clear();
+}
+
+void SequenceRunner::Clear() {
+  if (sequence_ >= 0) manager_->Release(sequence_);
+  sequence_ = manager_->Admit({}, nullptr, max_positions_).value();
 }
 
 Result<StepPlan> SequenceRunner::BeginStep(std::span<const TokenId> tokens, Logits wanted) {
-  const Position start = cache_->length();
+  const Position start = length();
   const auto n = static_cast<int>(tokens.size());
+  if (n < 1 || n > model_.max_rows()) {
+    return InvalidArgument("a step of " + std::to_string(n) + " tokens, room for 1 to " +
+                           std::to_string(model_.max_rows()));
+  }
+  if (start + int64_t{n} > max_positions_) {
+    return OutOfMemory("cache: position " + std::to_string(start + int64_t{n}) +
+                       " is beyond the model length of " + std::to_string(max_positions_));
+  }
   // Checked before the cache moves: a refused step leaves the sequence as it was.
   for (TokenId token : tokens) {
     if (token < 0 || token >= model_.config().vocab_size) {
@@ -47,7 +77,8 @@ Result<StepPlan> SequenceRunner::BeginStep(std::span<const TokenId> tokens, Logi
                              std::to_string(model_.config().vocab_size));
     }
   }
-  FATHOM_RETURN_IF_ERROR(cache_->BeginStep(start, start + n));
+  FATHOM_CHECK(manager_->Extend(sequence_, start + n),
+               "the memory was sized for the longest length");
   positions_.resize(tokens.size());
   std::iota(positions_.begin(), positions_.end(), start);
   logits_rows_.clear();
@@ -62,10 +93,10 @@ Result<StepPlan> SequenceRunner::BeginStep(std::span<const TokenId> tokens, Logi
   plan.positions = positions_;
   plan.sequences = {&rows_, 1};
   for (size_t c = 0; c < kNumCacheClasses; ++c) {
-    tables_[c] = cache_->Table(static_cast<CacheClass>(c));
+    tables_[c] = manager_->Table(sequence_, static_cast<CacheClass>(c));
     plan.tables[c] = {&tables_[c], 1};
   }
-  plan.pages = cache_->pages();
+  plan.pages = memory_->pages();
   plan.logits_rows = logits_rows_;
   return plan;
 }
@@ -73,16 +104,25 @@ Result<StepPlan> SequenceRunner::BeginStep(std::span<const TokenId> tokens, Logi
 Status SequenceRunner::Step(std::span<const TokenId> tokens, Logits wanted, std::span<float> logits,
                             ForwardObserver* observer) {
   FATHOM_ASSIGN_OR_RETURN(const StepPlan plan, BeginStep(tokens, wanted));
-  return model_.Forward(
+  return EndStep(model_.Forward(
       plan,
       {logits.data(), static_cast<int64_t>(plan.logits_rows.size()), model_.config().vocab_size},
-      observer);
+      observer));
+}
+
+Status SequenceRunner::EndStep(Status status) {
+  if (status.ok()) {
+    manager_->Commit(sequence_, {});
+  } else {
+    manager_->Truncate(sequence_, length());
+  }
+  return status;
 }
 
 Status SequenceRunner::StepLayer(int layer, std::span<const TokenId> tokens, TensorView<float> hc,
                                  ForwardObserver* observer) {
   FATHOM_ASSIGN_OR_RETURN(const StepPlan plan, BeginStep(tokens, Logits::kNone));
-  return model_.ForwardLayer(layer, plan, hc, observer);
+  return EndStep(model_.ForwardLayer(layer, plan, hc, observer));
 }
 
 }  // namespace fathom

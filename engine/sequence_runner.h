@@ -10,7 +10,8 @@
 
 #include "backend/step_plan.h"
 #include "base/status.h"
-#include "cache/sequence_cache.h"
+#include "cache/block_manager.h"
+#include "cache/cache_memory.h"
 #include "model/model.h"
 
 namespace fathom {
@@ -29,7 +30,8 @@ class SequenceRunner {
                                                         std::optional<CacheDTypes> dtypes = {});
 
   // Computes `tokens` at the positions that follow, in one step (at most model.max_rows() tokens).
-  // `logits` receives [vocab] of the last token, [tokens, vocab], or nothing.
+  // An error leaves the sequence as it was. `logits` receives [vocab] of the last token, [tokens,
+  // vocab], or nothing.
   Status Step(std::span<const TokenId> tokens, Logits wanted, std::span<float> logits,
               ForwardObserver* observer = nullptr);
   // A layer alone on a given residual stream [tokens, hc_mult, D], at the positions that follow;
@@ -38,17 +40,25 @@ class SequenceRunner {
                    ForwardObserver* observer = nullptr);
 
   // Forgets the sequence.
-  void Clear() { cache_->Clear(); }
-  [[nodiscard]] Position length() const { return cache_->length(); }
-  [[nodiscard]] const SequenceCache& cache() const { return *cache_; }
+  void Clear();
+  [[nodiscard]] Position length() const {
+    return static_cast<Position>(manager_->length(sequence_));
+  }
+  [[nodiscard]] const BlockManager& cache() const { return *manager_; }
 
  private:
-  SequenceRunner(Model& model, std::unique_ptr<SequenceCache> cache);
+  SequenceRunner(Model& model, std::unique_ptr<BlockManager> manager,
+                 std::unique_ptr<CacheMemory> memory, int64_t max_positions);
   // Makes room in the cache and describes the step; the plan borrows from this object.
   Result<StepPlan> BeginStep(std::span<const TokenId> tokens, Logits wanted);
+  // Settles what BeginStep began.
+  Status EndStep(Status status);
 
   Model& model_;
-  std::unique_ptr<SequenceCache> cache_;
+  std::unique_ptr<BlockManager> manager_;
+  std::unique_ptr<CacheMemory> memory_;
+  int64_t max_positions_;
+  SequenceId sequence_ = -1;
   SequenceRows rows_;
   std::vector<Position> positions_;
   std::vector<int> logits_rows_;

@@ -43,6 +43,10 @@ class Model {
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
   [[nodiscard]] const ModelWeights& weights() const { return *weights_; }
+  // Of plain layers, or of those with compressed entries (model/rope.h).
+  [[nodiscard]] const std::vector<float>& rope_frequencies(bool compressed) const {
+    return compressed ? frequencies_compressed_ : frequencies_plain_;
+  }
   [[nodiscard]] int max_rows() const { return activations_.max_rows(); }
 
   // Computes the plan's rows: their cache entries are written, and logits [plan.logits_rows, vocab]

@@ -137,19 +137,21 @@ void SamplingFilters(const json& input, const json& expect) {
     params.top_k = filter.value("top_k", 0);
     params.seed = 1;
     Sampler sampler(params, 0, vocab, {});
+    SampleScratch scratch(vocab);
     std::set<TokenId> kept;
     // The rarest token of a kept set has probability 0.01: missing it in 5,000 draws is no
     // accident.
     for (int position = 0; position < 5000; ++position) {
       std::vector<float> row = logits;
-      kept.insert(sampler.Sample(row, position, {}, -1).token);
+      kept.insert(sampler.Sample(row, position, {}, -1, scratch).token);
     }
     EXPECT_EQ(kept, expect["kept_indices"][c].get<std::set<TokenId>>()) << filter;
   }
   Sampler sampler({}, 0, vocab, {});
+  SampleScratch scratch(vocab);
   std::vector<float> row = logits;
   std::vector<float> probabilities(logits.size());
-  for (const TokenLogprob& top : sampler.Sample(row, 0, {}, vocab).top) {
+  for (const TokenLogprob& top : sampler.Sample(row, 0, {}, vocab, scratch).top) {
     probabilities[static_cast<size_t>(top.token)] = std::exp(top.logprob);
   }
   ExpectClose(probabilities, Floats(expect["probabilities_at_temperature_1"]));

@@ -1,0 +1,68 @@
+#include "engine/cache_sizing.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <string_view>
+
+#include "cache/block_pool.h"
+
+namespace fathom {
+
+int64_t FreeHostMemory() {
+  std::ifstream info("/proc/meminfo");
+  for (std::string line; std::getline(info, line);) {
+    constexpr std::string_view kName = "MemAvailable:";
+    if (line.rfind(kName, 0) == 0) return std::atoll(line.c_str() + kName.size()) * 1024;
+  }
+  return 0;
+}
+
+Result<CacheSize> SizeCache(const CachePlanner& planner, const CacheBudget& budget,
+                            int64_t free_memory, int64_t wanted_len, int64_t model_len,
+                            int max_sequences, bool prefix_caching) {
+  if (budget.bytes < 0 || !(budget.fraction > 0.0 && budget.fraction <= 1.0)) {
+    return InvalidArgument(
+        "kv-cache-memory-bytes must not be negative, and a fraction of memory "
+        "lies in (0, 1]");
+  }
+  int64_t bytes = budget.bytes;
+  if (bytes == 0) {
+    bytes = static_cast<int64_t>(static_cast<double>(free_memory) * budget.fraction);
+    if (free_memory == 0) {
+      return InvalidArgument(
+          "this system does not say how much memory is free; give --kv-cache-memory-bytes");
+    }
+  }
+  CacheSize size;
+  size.num_slabs = std::min(bytes / planner.slab_bytes(), BlockPool::MaxSlabs(planner));
+  const int64_t available = size.num_slabs * planner.slab_bytes();
+  const int64_t asked = wanted_len > 0 ? wanted_len : model_len;
+  const int64_t fits = planner.MaxLength(1, available, asked);
+  const std::string amounts = "a sequence of " + std::to_string(asked) +
+                              " tokens: " + std::to_string(planner.BytesFor(1, asked)) +
+                              " bytes of cache needed, " + std::to_string(bytes) +
+                              " available, of which " + std::to_string(available) +
+                              " in whole slabs; " + std::to_string(fits) + " tokens fit";
+  if (fits < 2 || (wanted_len > 0 && fits < wanted_len)) {
+    return InvalidArgument((wanted_len > 0 ? "max-model-len: " : "cache memory: ") + amounts +
+                           (fits < 2 ? " (raise --kv-cache-memory-bytes)"
+                                     : " (lower --max-model-len or raise "
+                                       "--kv-cache-memory-bytes)"));
+  }
+  size.max_model_len = std::min(asked, fits);
+  if (fits < asked) {
+    size.note = amounts + ", so the maximum length is lowered to " + std::to_string(fits) +
+                " (raise --kv-cache-memory-bytes for more)";
+  }
+  if (!prefix_caching) {
+    size.num_slabs = std::min(
+        size.num_slabs, planner.BytesFor(max_sequences, size.max_model_len) / planner.slab_bytes());
+  }
+  size.slab_bytes = planner.slab_bytes();
+  size.num_sequences =
+      planner.MaxSequences(size.max_model_len, size.num_slabs * planner.slab_bytes());
+  return size;
+}
+
+}  // namespace fathom

@@ -1,0 +1,37 @@
+// Cache sizing: how much memory the cache gets at load, and how long sequences may be in it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "cache/planner.h"
+
+namespace fathom {
+
+struct CacheBudget {
+  int64_t bytes = 0;       // 0: `fraction` of the free memory
+  double fraction = 0.25;  // (0, 1]
+};
+
+struct CacheSize {
+  int64_t num_slabs = 0;
+  int64_t slab_bytes = 0;
+  int64_t max_model_len = 0;  // tokens of one sequence
+  int64_t num_sequences = 0;  // of that length that fit together, whatever they do
+  std::string note;           // what start-up says where the length is not the model's; else empty
+};
+
+// Free memory of this machine in bytes, as the system counts what can be had without pushing other
+// programs out; 0 when it does not say.
+int64_t FreeHostMemory();
+
+// Memory for at least one sequence of the longest length. `wanted_len` is what the user asked for:
+// kInvalidArgument, with what would fit, when it does not. 0: `model_len`, lowered to what fits.
+// The number of slabs is never more than `max_sequences` of that length can use, unless prefixes
+// are cached.
+Result<CacheSize> SizeCache(const CachePlanner& planner, const CacheBudget& budget,
+                            int64_t free_memory, int64_t wanted_len, int64_t model_len,
+                            int max_sequences, bool prefix_caching);
+
+}  // namespace fathom

@@ -1,0 +1,338 @@
+#include "engine/engine_core.h"
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "base/fault_guard.h"
+#include "engine/model_fingerprint.h"
+#include "engine/sequence_runner.h"
+
+namespace fathom {
+
+using Clock = RequestTimings::Clock;
+
+struct EngineCore::Job : ScheduledRequest {
+  RequestId id = 0;
+  GenerateRequest request;  // its prompt moved to `tokens`
+  std::shared_ptr<RequestSink> sink;
+  RequestTimings timings;
+  std::vector<TokenId> ends;  // tokens that end it
+  std::optional<Sampler> sampler;
+  int64_t generated = 0;
+};
+
+void EngineCore::JobDeleter::operator()(Job* job) const { delete job; }
+
+Result<std::unique_ptr<EngineCore>> EngineCore::Create(Checkpoint checkpoint,
+                                                       std::vector<TokenId> eos_token_ids,
+                                                       const LocalEngineOptions& options) {
+  InstallFaultGuard();
+  std::unique_ptr<EngineCore> core(new EngineCore(std::move(checkpoint), options));
+  core->info_.eos_token_ids = std::move(eos_token_ids);
+  FATHOM_RETURN_IF_ERROR(core->Load());
+  return core;
+}
+
+EngineCore::EngineCore(Checkpoint checkpoint, const LocalEngineOptions& options)
+    : options_(options), checkpoint_(std::move(checkpoint)) {}
+
+EngineCore::~EngineCore() = default;
+
+Status EngineCore::Load() {
+  const ModelConfig& config = checkpoint_.config();
+  if (options_.max_model_len > config.max_position_embeddings) {
+    return InvalidArgument("max-model-len " + std::to_string(options_.max_model_len) +
+                           " is beyond the model's " +
+                           std::to_string(config.max_position_embeddings) + " positions");
+  }
+  if (options_.max_batched_tokens < 1) {
+    return InvalidArgument("max-num-batched-tokens must be at least 1");
+  }
+  if (options_.max_num_seqs == 0)
+    options_.max_num_seqs = std::min(256, options_.max_batched_tokens);
+  if (options_.max_num_seqs < 1 || options_.max_num_seqs > options_.max_batched_tokens) {
+    return InvalidArgument("max-num-seqs " + std::to_string(options_.max_num_seqs) +
+                           " must be at least 1 and at most max-num-batched-tokens, which is " +
+                           std::to_string(options_.max_batched_tokens));
+  }
+  info_.vocab_size = config.vocab_size;
+  info_.priority_scheduling = options_.priority_scheduling;
+  FATHOM_ASSIGN_OR_RETURN(backend_,
+                          MakeBackend(options_.backend, options_.numerics, options_.num_threads));
+
+  const CacheDTypes dtypes = options_.cache_dtypes.value_or(DefaultCacheDTypes(options_.numerics));
+  FATHOM_RETURN_IF_ERROR(CheckCacheDTypes(dtypes, options_.numerics));
+  const CachePlanner planner(CacheLayout(CacheGeometryOf(config), dtypes));
+  FATHOM_ASSIGN_OR_RETURN(
+      cache_size_,
+      SizeCache(planner, options_.cache_budget, FreeHostMemory(), options_.max_model_len,
+                config.max_position_embeddings, options_.max_num_seqs, options_.prefix_caching));
+  info_.max_model_len = cache_size_.max_model_len;
+  FATHOM_ASSIGN_OR_RETURN(model_, Model::Create(checkpoint_, *backend_, options_.max_batched_tokens,
+                                                info_.max_model_len));
+  BlockManagerOptions cache_options;
+  cache_options.max_sequences = options_.max_num_seqs;
+  cache_options.max_positions = info_.max_model_len;
+  cache_options.max_step_positions = options_.max_batched_tokens;
+  cache_options.prefix_caching = options_.prefix_caching;
+  FATHOM_ASSIGN_OR_RETURN(manager_,
+                          BlockManager::Create(planner, cache_size_.num_slabs, cache_options));
+  FATHOM_ASSIGN_OR_RETURN(memory_, CacheMemory::Create(planner.layout(), manager_->pool()));
+  seed_ = ModelFingerprint(*model_, options_.numerics, planner.layout());
+
+  SchedulerOptions scheduler_options;
+  scheduler_options.max_num_seqs = options_.max_num_seqs;
+  scheduler_options.max_batched_tokens = options_.max_batched_tokens;
+  scheduler_options.by_priority = options_.priority_scheduling;
+  scheduler_options.retention_interval = options_.retention_interval;
+  scheduler_ = std::make_unique<Scheduler>(*manager_, scheduler_options);
+  builder_ = std::make_unique<StepBuilder>(options_.max_batched_tokens, options_.max_num_seqs,
+                                           memory_->pages());
+  scratch_ = std::make_unique<SampleScratch>(info_.vocab_size);
+  logits_.resize(static_cast<size_t>(options_.max_num_seqs) *
+                 static_cast<size_t>(info_.vocab_size));
+  sampled_.reserve(static_cast<size_t>(options_.max_num_seqs));
+  // Weights that are copied or repacked were read above.
+  return checkpoint_.CheckFiles();
+}
+
+Status EngineCore::Validate(const GenerateRequest& r) const {
+  const auto prompt_tokens = static_cast<int64_t>(r.prompt.size());
+  if (r.prompt.empty()) return InvalidArgument("prompt: empty");
+  const auto check_id = [&](TokenId token, const char* field) -> Status {
+    if (token >= 0 && token < info_.vocab_size) return OkStatus();
+    return InvalidArgument(std::string(field) + ": token id " + std::to_string(token) +
+                           " is not in the vocabulary of " + std::to_string(info_.vocab_size));
+  };
+  for (TokenId token : r.prompt) FATHOM_RETURN_IF_ERROR(check_id(token, "prompt"));
+  for (TokenId token : r.stop_token_ids) FATHOM_RETURN_IF_ERROR(check_id(token, "stop_token_ids"));
+  if (r.max_tokens < 1) {
+    return InvalidArgument("max_tokens: " + std::to_string(r.max_tokens) + " is below 1");
+  }
+  if (r.min_tokens < 0 || r.min_tokens > r.max_tokens) {
+    return InvalidArgument("min_tokens: " + std::to_string(r.min_tokens) +
+                           " is not in [0, max_tokens]");
+  }
+  if (r.max_tokens > info_.max_model_len - prompt_tokens) {
+    return InvalidArgument("max_tokens: prompt of " + std::to_string(prompt_tokens) +
+                           " tokens and " + std::to_string(r.max_tokens) +
+                           " new ones exceed the maximum context length of " +
+                           std::to_string(info_.max_model_len));
+  }
+  if (r.priority != 0 && !info_.priority_scheduling) {
+    return InvalidArgument("priority: " + std::to_string(r.priority) +
+                           ", but requests are served in the order of their arrival");
+  }
+  return ValidateSampling(r.sampling, info_.vocab_size);
+}
+
+Result<EngineCore::JobPtr> EngineCore::Prepare(RequestId id, GenerateRequest request,
+                                               std::shared_ptr<RequestSink> sink) const {
+  FATHOM_RETURN_IF_ERROR(Validate(request));
+  FATHOM_RETURN_IF_ERROR(checkpoint_.CheckFiles());
+  JobPtr job(new Job);
+  job->id = id;
+  job->sink = std::move(sink);
+  job->timings.arrival = Clock::now();
+  job->ends = request.stop_token_ids;
+  // A request that says ignore_eos may still produce the end token; it is then text like any other.
+  if (!request.ignore_eos) {
+    job->ends.insert(job->ends.end(), info_.eos_token_ids.begin(), info_.eos_token_ids.end());
+  }
+  std::random_device entropy;
+  const uint64_t seed = request.sampling.seed ? 0 : (uint64_t{entropy()} << 32) | entropy();
+  job->sampler.emplace(request.sampling, seed, info_.vocab_size, request.prompt);
+  job->priority = request.priority;
+  job->client = std::move(request.client);
+  job->tokens = std::move(request.prompt);
+  job->num_prompt = static_cast<int64_t>(job->tokens.size());
+  // All that the request will ever need, so that its tokens allocate nothing.
+  const int64_t most = job->num_prompt + request.max_tokens;
+  job->tokens.reserve(static_cast<size_t>(most));
+  if (options_.prefix_caching) {
+    job->keys = PrefixKeys(seed_, request.cache_salt, job->tokens);
+    job->keys.Reserve(most / kBlockPositions);
+  }
+  job->request = std::move(request);
+  return job;
+}
+
+void EngineCore::Add(JobPtr job) {
+  scheduler_->Add(job.get());
+  const RequestId id = job->id;
+  jobs_.emplace(id, std::move(job));
+}
+
+void EngineCore::Abort(RequestId id) {
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end()) return;
+  FinishEvent event;
+  event.reason = FinishReason::kAborted;
+  event.error = Cancelled("aborted");
+  // A client that matched a stop string ends a request so, and its next turn continues here.
+  Finish(*job->second, std::move(event), true);
+  TellFinished();
+}
+
+void EngineCore::AbortAll() {
+  while (!jobs_.empty()) Abort(jobs_.begin()->first);
+}
+
+bool EngineCore::Preempt(RequestId id) {
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end() || job->second->sequence < 0) return false;
+  scheduler_->Preempt(*job->second);
+  return true;
+}
+
+void EngineCore::Finish(Job& job, FinishEvent event, bool keep) {
+  event.cached_tokens = static_cast<int>(job.cached);
+  event.prefix_miss = job.miss;
+  event.timings = job.timings;
+  event.timings.num_preemptions = job.num_preemptions;
+  scheduler_->Remove(&job, keep);
+  auto node = jobs_.extract(job.id);
+  finished_.emplace_back(std::move(node.mapped()), std::move(event));
+}
+
+void EngineCore::TellFinished() {
+  if (stats_observer_) stats_observer_(stats());
+  for (auto& [job, event] : finished_) job->sink->OnFinish(event);
+  finished_.clear();
+}
+
+bool EngineCore::Step() {
+  const bool worked = RunStep();
+  TellFinished();
+  return worked;
+}
+
+bool EngineCore::RunStep() {
+  if (jobs_.empty()) return false;
+  const std::span<const ScheduledRows> rows = scheduler_->Schedule();
+  if (rows.empty()) {
+    ScheduledRequest* const stuck = scheduler_->stuck();
+    FATHOM_CHECK(stuck != nullptr, "a request can run or says that it cannot");
+    FinishEvent event;
+    event.reason = FinishReason::kError;
+    event.error = OutOfMemory("the cache has no room for this request alone");
+    Finish(static_cast<Job&>(*stuck), std::move(event), false);
+    return true;
+  }
+  if (const Status status = Forward(rows); !status.ok()) {
+    FailStep(rows, status);
+    return true;
+  }
+  sampled_.clear();
+  for (const ScheduledRows& r : rows) {
+    if (r.wants_logits) sampled_.push_back(static_cast<Job*>(r.request));
+  }
+  scheduler_->Commit();
+  const auto vocab = static_cast<size_t>(info_.vocab_size);
+  for (size_t i = 0; i < sampled_.size(); ++i) {
+    Sample(*sampled_[i], std::span(logits_).subspan(i * vocab, vocab));
+  }
+  return true;
+}
+
+Status EngineCore::Forward(std::span<const ScheduledRows> rows) {
+  memory_->Copy(manager_->copies());
+  manager_->ClearCopies();
+  const auto begin = Clock::now();
+  int num_prefill = 0;
+  for (const ScheduledRows& r : rows) {
+    Job& job = static_cast<Job&>(*r.request);
+    if (job.timings.first_scheduled == Clock::time_point()) job.timings.first_scheduled = begin;
+    num_prefill += job.generated == 0;
+  }
+  const StepPlan& plan = builder_->Build(rows, *manager_);
+  const Status status = model_->Forward(
+      plan,
+      {logits_.data(), static_cast<int64_t>(plan.logits_rows.size()), int64_t{info_.vocab_size}});
+  const std::chrono::duration<double> duration = Clock::now() - begin;
+  // First: zeros in place of weights may have caused the other error.
+  FATHOM_RETURN_IF_ERROR(checkpoint_.CheckFiles());
+  FATHOM_RETURN_IF_ERROR(status);
+  const StepPhase phase = num_prefill == 0                               ? StepPhase::kDecode
+                          : num_prefill == static_cast<int>(rows.size()) ? StepPhase::kPrefill
+                                                                         : StepPhase::kMixed;
+  stats_.step_tokens.Observe(plan.num_rows());
+  stats_.step_seconds[static_cast<size_t>(phase)].Observe(duration.count());
+  return OkStatus();
+}
+
+// The step's cache entries may be wrong, so nothing of its requests is kept.
+void EngineCore::FailStep(std::span<const ScheduledRows> rows, const Status& error) {
+  std::vector<RequestId> failed;
+  if (error.code() == StatusCode::kDataLoss) {
+    // Lost weights stay lost: nobody gets another token.
+    for (const auto& [id, job] : jobs_) failed.push_back(id);
+    manager_->ClearPrefixes();
+  } else {
+    for (const ScheduledRows& r : rows) failed.push_back(static_cast<Job*>(r.request)->id);
+  }
+  for (const RequestId id : failed) {
+    FinishEvent event;
+    event.reason = FinishReason::kError;
+    event.error = error;
+    Finish(*jobs_.at(id), std::move(event), false);
+  }
+}
+
+void EngineCore::Sample(Job& job, std::span<float> logits) {
+  const GenerateRequest& request = job.request;
+  const bool may_end = job.generated >= request.min_tokens;
+  TokenEvent event = job.sampler->Sample(logits, static_cast<int64_t>(job.tokens.size()),
+                                         may_end ? std::span<const TokenId>() : job.ends,
+                                         request.num_logprobs, *scratch_);
+  event.cached_tokens = static_cast<int>(job.cached);
+  job.timings.last_token = Clock::now();
+  if (job.generated == 0) job.timings.first_token = job.timings.last_token;
+  ++job.generated;
+  ++stats_.generation_tokens;
+  job.sink->OnToken(event);
+  FinishEvent finish;
+  if (may_end && std::find(job.ends.begin(), job.ends.end(), event.token) != job.ends.end()) {
+    finish.reason = FinishReason::kStop;
+    finish.stop_token = event.token;
+  } else if (job.generated == request.max_tokens) {
+    finish.reason = FinishReason::kLength;
+  } else {
+    job.tokens.push_back(event.token);
+    return;
+  }
+  Finish(job, std::move(finish), true);
+}
+
+EngineStats EngineCore::stats() const {
+  EngineStats stats = stats_;
+  stats.num_running = scheduler_->num_running();
+  stats.num_waiting = scheduler_->num_waiting();
+  const SchedulerCounters& counters = scheduler_->counters();
+  stats.num_preemptions = counters.preemptions;
+  stats.prompt_tokens_computed = counters.prompt_tokens_computed;
+  stats.prompt_tokens_cached = counters.prompt_tokens_cached;
+  stats.prompt_tokens_recomputed = counters.tokens_recomputed;
+  stats.prefix_cache_queries = counters.prefix_queries;
+  stats.prefix_cache_hits = counters.prefix_hits;
+  stats.prefix_misses = counters.misses;
+  const BlockPool& pool = manager_->pool();
+  int64_t used = 0;
+  for (size_t c = 0; c < kNumCacheClasses; ++c) {
+    const auto cache_class = static_cast<CacheClass>(c);
+    const BlockPool::ClassUse use = pool.Use(cache_class);
+    const int64_t bytes = manager_->planner().layout().BlockBytes(cache_class);
+    stats.cache_classes[c] = {use.in_use, use.cached, use.free, bytes};
+    used += use.in_use * bytes;
+    stats.resume_point_bytes += use.cached * bytes;
+  }
+  stats.kv_cache_usage = static_cast<double>(used) / static_cast<double>(pool.memory_bytes());
+  stats.num_slabs = pool.num_slabs();
+  stats.num_free_slabs = pool.num_free_slabs();
+  stats.num_resume_points = manager_->prefixes().num_points();
+  return stats;
+}
+
+}  // namespace fathom

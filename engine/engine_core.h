@@ -1,0 +1,120 @@
+// EngineCore: model, cache, scheduler and samplers of one replica, run step by step.
+//
+// What LocalEngine's thread runs; tests and benchmarks drive it themselves, so that they decide
+// what is in a batch. Single-threaded but for the const methods that say so.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "cache/cache_memory.h"
+#include "checkpoint/checkpoint.h"
+#include "engine/cache_sizing.h"
+#include "engine/engine.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
+#include "engine/step_builder.h"
+#include "model/model.h"
+
+namespace fathom {
+
+struct LocalEngineOptions {
+  std::string backend = "cpu";  // "cpu" or "reference"
+  int num_threads = 0;          // 0: DefaultThreadCount()
+  Numerics numerics = Numerics::kOfficial;
+  int64_t max_model_len = 0;     // 0: the model's, or what fits into the cache
+  int max_batched_tokens = 512;  // tokens of one step
+  int max_num_seqs = 0;  // requests that run together; 0: 256, or max_batched_tokens if less
+  int max_queued_requests = 1024;  // waiting ones; more get kUnavailable
+  bool priority_scheduling = false;
+  CacheBudget cache_budget;
+  std::optional<CacheDTypes> cache_dtypes;  // absent: what goes with the numerics
+  bool prefix_caching = true;
+  int64_t retention_interval = kDefaultRetentionInterval;  // cache/retention.h
+};
+
+// "cpu" or "reference"; kInvalidArgument names the known ones.
+Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics numerics,
+                                             int num_threads);
+
+class EngineCore {
+ public:
+  // A request on its way through the core.
+  struct Job;
+  struct JobDeleter {
+    void operator()(Job* job) const;
+  };
+  using JobPtr = std::unique_ptr<Job, JobDeleter>;
+
+  // As LocalEngine::Create.
+  static Result<std::unique_ptr<EngineCore>> Create(Checkpoint checkpoint,
+                                                    std::vector<TokenId> eos_token_ids,
+                                                    const LocalEngineOptions& options);
+  ~EngineCore();  // requests that are left get no OnFinish
+
+  // Any thread. Checks the request and does what needs no engine thread.
+  [[nodiscard]] Result<JobPtr> Prepare(RequestId id, GenerateRequest request,
+                                       std::shared_ptr<RequestSink> sink) const;
+  void Add(JobPtr job);
+  // Called before sinks get OnFinish, with what the request's end changed: who reads stats() after
+  // it knows that a request ended sees it ended there too.
+  void SetStatsObserver(std::function<void(const EngineStats&)> observer) {
+    stats_observer_ = std::move(observer);
+  }
+  // Its sink gets OnFinish(kAborted). Unknown ids are ignored.
+  void Abort(RequestId id);
+  void AbortAll();
+  // One forward pass and its tokens. False when there was nothing to do.
+  bool Step();
+
+  [[nodiscard]] const EngineInfo& info() const { return info_; }
+  [[nodiscard]] const LocalEngineOptions& options() const { return options_; }  // defaults resolved
+  [[nodiscard]] const CacheSize& cache_size() const { return cache_size_; }
+  [[nodiscard]] bool idle() const { return jobs_.empty(); }
+  [[nodiscard]] EngineStats stats() const;
+
+  [[nodiscard]] Scheduler& scheduler() { return *scheduler_; }
+  [[nodiscard]] BlockManager& cache() { return *manager_; }
+  [[nodiscard]] const Backend& backend() const { return *backend_; }
+  // Takes a running request's blocks away as if memory had run out; it continues later, with the
+  // same result. False when it does not run.
+  bool Preempt(RequestId id);
+
+ private:
+  EngineCore(Checkpoint checkpoint, const LocalEngineOptions& options);
+  Status Load();
+  [[nodiscard]] Status Validate(const GenerateRequest& request) const;
+  Status Forward(std::span<const ScheduledRows> rows);
+  void Sample(Job& job, std::span<float> logits);
+  void Finish(Job& job, FinishEvent event, bool keep);
+  void TellFinished();
+  bool RunStep();
+  void FailStep(std::span<const ScheduledRows> rows, const Status& error);
+
+  LocalEngineOptions options_;
+  Checkpoint checkpoint_;
+  EngineInfo info_;
+  CacheSize cache_size_;
+  PrefixKey seed_{};
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<BlockManager> manager_;
+  std::unique_ptr<CacheMemory> memory_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<StepBuilder> builder_;
+  std::unique_ptr<SampleScratch> scratch_;
+  std::vector<float> logits_;  // [max_num_seqs, vocab]
+  std::vector<Job*> sampled_;  // of the step that runs
+  std::unordered_map<RequestId, JobPtr> jobs_;
+  EngineStats stats_;                                     // its counters and histograms
+  std::vector<std::pair<JobPtr, FinishEvent>> finished_;  // not told yet
+  std::function<void(const EngineStats&)> stats_observer_;
+};
+
+}  // namespace fathom
