@@ -17,11 +17,14 @@ constexpr auto kFull = static_cast<size_t>(CacheClass::kFull);
 
 // Resume points cost about 1.5 KiB each beside their blocks.
 constexpr int64_t kMaxResumePoints = 16'384;
+constexpr int64_t kMaxPointBlocks = 32 * kMaxResumePoints;
 
 int64_t MaxPoints(const CachePlanner& planner, int64_t num_slabs) {
-  // Every resume point leases at least one block of a window, which a few others may share.
-  return std::clamp<int64_t>(4 * num_slabs * planner.BlocksPerSlab(CacheClass::kSwa), 16,
-                             kMaxResumePoints);
+  // Every resume point leases at least one block of a window, which a few others may share. Windows
+  // far beyond the usual 128 positions take memory for their lists of blocks.
+  const int64_t most = std::clamp<int64_t>(kMaxPointBlocks / PrefixIndex::MaxPointBlocks(planner),
+                                           16, kMaxResumePoints);
+  return std::clamp<int64_t>(4 * num_slabs * planner.BlocksPerSlab(CacheClass::kSwa), 16, most);
 }
 
 }  // namespace
@@ -77,7 +80,7 @@ BlockManager::BlockManager(const CachePlanner& planner, int64_t num_slabs,
   int64_t taken = 0;
   for (int64_t capacity : table_capacity_) taken += capacity;
   taken_.reserve(static_cast<size_t>(taken));
-  point_blocks_.reserve(64);
+  point_blocks_.reserve(static_cast<size_t>(PrefixIndex::MaxPointBlocks(planner)));
 }
 
 // Memory ---------------------------------------------------------------------------------------
@@ -164,6 +167,7 @@ void BlockManager::ReleaseBehind(Sequence& sequence, size_t c, int64_t position)
 
 // Blocks for positions [begin, end) that the table has not.
 bool BlockManager::TakeRange(ClassTable& table, size_t c, int64_t begin, int64_t end) {
+  if (begin >= end) return true;
   for (int64_t logical = begin / PerBlock(c); logical * PerBlock(c) < end; ++logical) {
     if (BlockAt(table, logical) != kNoBlock) continue;
     const BlockId block = Take(static_cast<CacheClass>(c));
@@ -339,6 +343,7 @@ bool BlockManager::HoldsWindow(const Sequence& s, int64_t position) const {
     if (!HasClass(c)) continue;
     const auto cache_class = static_cast<CacheClass>(c);
     const int64_t begin = std::max<int64_t>(0, planner_.layout().LiveBegin(cache_class, position));
+    if (begin >= position) continue;
     for (int64_t b = begin / PerBlock(c); b * PerBlock(c) < position; ++b) {
       if (BlockAt(s.tables[c], b) == kNoBlock) return false;
     }
@@ -357,6 +362,7 @@ bool BlockManager::Truncate(SequenceId id, int64_t length) {
   for (size_t c = 0; c < kNumCacheClasses; ++c) {
     if (!HasClass(c) || length % PerBlock(c) == 0) continue;
     const BlockId block = BlockAt(s.tables[c], length / PerBlock(c));
+    if (block == kNoBlock) continue;  // nothing in it is read again
     if (pool_.refs(block) == 1 && index_.NodeOf(block) == kNoIndex &&
         index_.LastPointOn(block) <= length) {
       continue;
@@ -381,6 +387,8 @@ bool BlockManager::Truncate(SequenceId id, int64_t length) {
       DropBlock(table, b);
     }
     table.count = std::clamp<int64_t>(kept - table.first, 0, table.count);
+    // Where no window lies in front of `length` the table may have begun behind it.
+    table.first = std::min(table.first, length / PerBlock(c));
     if (copied[c] == kNoBlock) continue;
     DropBlock(table, length / PerBlock(c));
     SetBlock(table, length / PerBlock(c), pool_.Number(copied[c]));
@@ -464,6 +472,7 @@ ResumePoint BlockManager::MakePoint(const Sequence& s, std::span<const TokenId> 
     const int64_t begin =
         c == kFull ? whole * kBlockPositions
                    : std::max<int64_t>(0, planner_.layout().LiveBegin(cache_class, position));
+    if (begin >= position) continue;
     for (int64_t b = begin / PerBlock(c); b * PerBlock(c) < position; ++b) {
       point_blocks_.push_back({cache_class, b, BlockAt(s.tables[c], b)});
     }

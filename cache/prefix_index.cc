@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -18,21 +20,16 @@ size_t HashOf(const PrefixKey& key) {
   return hash;
 }
 
-// Blocks of which one resume point can lease at most, the full class's included.
-size_t MaxPointBlocks(const CachePlanner& planner) {
-  int64_t most = 0;
-  for (int64_t position = 0; position < 4 * kBlockPositions; ++position) {
-    int64_t sum = 1;
-    for (int64_t count : planner.ResumePointBlocks(1'000'000 + position)) sum += count;
-    most = std::max(most, sum);
-  }
-  return static_cast<size_t>(most);
-}
-
 }  // namespace
 
+int64_t PrefixIndex::MaxPointBlocks(const CachePlanner& planner) {
+  ClassCounts most = planner.MaxBlocks(std::numeric_limits<Position>::max());
+  most[static_cast<size_t>(CacheClass::kFull)] = 1;
+  return std::accumulate(most.begin(), most.end(), int64_t{0});
+}
+
 PrefixIndex::PrefixIndex(const CachePlanner& planner, BlockPool& pool, int64_t max_points)
-    : pool_(pool), max_point_blocks_(MaxPointBlocks(planner)) {
+    : pool_(pool), max_point_blocks_(static_cast<size_t>(MaxPointBlocks(planner))) {
   const auto max_nodes =
       static_cast<size_t>(pool.num_slabs() * planner.BlocksPerSlab(CacheClass::kFull));
   nodes_.resize(max_nodes + 1);

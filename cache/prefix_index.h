@@ -41,6 +41,9 @@ class PrefixIndex {
   // longest ago makes room.
   PrefixIndex(const CachePlanner& planner, BlockPool& pool, int64_t max_points);
 
+  // Blocks that one resume point leases at most, that of the full class included.
+  [[nodiscard]] static int64_t MaxPointBlocks(const CachePlanner& planner);
+
   // The longest cached prefix of `tokens` of at most `limit` positions. Changes nothing.
   [[nodiscard]] PrefixMatch Match(std::span<const TokenId> tokens, const PrefixKeys& keys,
                                   int64_t limit) const;
