@@ -76,59 +76,23 @@ BlockManager::BlockManager(const CachePlanner& planner, int64_t num_slabs,
     sequences_[s - 1].points.reserve(static_cast<size_t>(step_blocks));
     free_sequences_.push_back(static_cast<SequenceId>(s - 1));
   }
-  copies_.reserve(sequences * kNumCacheClasses);
+  // Copies of partly filled blocks, and of some slabs that had to be emptied.
+  const int64_t blocks_per_slab = pool_.num_blocks() / pool_.num_slabs();
+  copies_.reserve(sequences * kNumCacheClasses + static_cast<size_t>(4 * blocks_per_slab));
+  moving_.reserve(static_cast<size_t>(blocks_per_slab));
+  set_aside_.reserve(static_cast<size_t>(blocks_per_slab));
   int64_t taken = 0;
   for (int64_t capacity : table_capacity_) taken += capacity;
   taken_.reserve(static_cast<size_t>(taken));
   point_blocks_.reserve(static_cast<size_t>(PrefixIndex::MaxPointBlocks(planner)));
 }
 
-// Memory ---------------------------------------------------------------------------------------
-
-BlockId BlockManager::Take(CacheClass cache_class) {
-  for (;;) {
-    const BlockId block = pool_.Allocate(cache_class);
-    if (block != kNoBlock || !EvictFor(cache_class)) return block;
-  }
-}
-
-// Gives up the content that was used longest ago, of those whose end makes room for a block of the
-// class: one of its own cached blocks, or all blocks of a slab that nobody uses.
-bool BlockManager::EvictFor(CacheClass cache_class) {
-  const BlockId block = pool_.OldestCached(cache_class);
-  const int32_t slab = pool_.OldestDrainedSlab();
-  if (block == kNoBlock && slab == kNoIndex) return false;
-  if (slab == kNoIndex ||
-      (block != kNoBlock && pool_.LastUsed(block) <= pool_.DrainedSince(slab))) {
-    index_.Evict(block);
-    ++num_evictions_;
-    return true;
-  }
-  for (BlockId b; (b = pool_.CachedBlockIn(slab)) != kNoBlock; ++num_evictions_) index_.Evict(b);
-  return true;
-}
-
-bool BlockManager::Fits(int64_t length, const PrefixMatch& match) const {
-  ClassCounts blocks = planner_.MaxBlocks(length);
-  const ClassCounts chunk = planner_.ChunkBlocks(options_.max_positions);
-  for (size_t c = 0; c < kNumCacheClasses; ++c) {
-    blocks[c] += chunk[c] + pool_.Use(static_cast<CacheClass>(c)).in_use;
-  }
-  // Blocks of the prefix are counted once: in use already, or now.
-  for (PrefixNode node = match.node; node != kRootNode; node = index_.ParentOf(node)) {
-    if (pool_.refs(index_.BlockOf(node)) > 0) --blocks[kFull];
-  }
-  for (const Sequence& s : sequences_) {
-    if (!s.active) continue;
-    const ClassCounts most = planner_.MaxBlocks(std::max(s.target, s.end));
-    for (size_t c = 0; c < kNumCacheClasses; ++c) {
-      blocks[c] += std::max<int64_t>(0, most[c] - s.tables[c].held);
-    }
-  }
-  return planner_.SlabsFor(blocks) <= pool_.num_slabs();
-}
-
 // Tables ---------------------------------------------------------------------------------------
+
+// The first position that computing `position` reads.
+int64_t BlockManager::FirstLive(size_t c, int64_t position) const {
+  return std::max<int64_t>(0, planner_.layout().LiveBegin(static_cast<CacheClass>(c), position));
+}
 
 BlockId BlockManager::BlockAt(const ClassTable& table, int64_t logical) const {
   const int64_t i = logical - table.first;
@@ -151,18 +115,24 @@ void BlockManager::DropBlock(ClassTable& table, int64_t logical) {
   pool_.Unref(block);
 }
 
-// Gives back the blocks of a sliding class that computing `position` and what follows does not
-// read.
-void BlockManager::ReleaseBehind(Sequence& sequence, size_t c, int64_t position) {
-  ClassTable& table = sequence.tables[c];
-  const int64_t begin = std::max<int64_t>(
-      0, planner_.layout().LiveBegin(static_cast<CacheClass>(c), position) / PerBlock(c));
-  const int64_t gone = std::min(begin - table.first, table.count);
-  if (begin <= table.first) return;
-  for (int64_t i = 0; i < gone; ++i) DropBlock(table, table.first + i);
-  std::copy(table.numbers + gone, table.numbers + table.count, table.numbers);
-  table.count -= gone;
-  table.first = begin;
+// Gives back the blocks of sliding classes that computing `return_to` and what follows does not
+// read. Whether there were any.
+bool BlockManager::ReleaseBehind(Sequence& s) {
+  bool released = false;
+  for (size_t c = 0; c < kNumCacheClasses; ++c) {
+    if (c == kFull || !HasClass(c)) continue;
+    ClassTable& table = s.tables[c];
+    const int64_t begin = FirstLive(c, s.return_to) / PerBlock(c);
+    if (begin <= table.first) continue;
+    const int64_t gone = std::min(begin - table.first, table.count);
+    const int64_t held = table.held;
+    for (int64_t i = 0; i < gone; ++i) DropBlock(table, table.first + i);
+    released = released || table.held < held;
+    std::copy(table.numbers + gone, table.numbers + table.count, table.numbers);
+    table.count -= gone;
+    table.first = begin;
+  }
+  return released;
 }
 
 // Blocks for positions [begin, end) that the table has not.
@@ -181,7 +151,6 @@ bool BlockManager::TakeRange(ClassTable& table, size_t c, int64_t begin, int64_t
 bool BlockManager::ExtendTables(Sequence& sequence, int64_t end, std::span<const int64_t> points,
                                 int64_t return_to) {
   taken_.clear();
-  const CacheLayout& layout = planner_.layout();
   const auto take = [&] {
     for (size_t c = 0; c < kNumCacheClasses; ++c) {
       if (!HasClass(c)) continue;
@@ -190,10 +159,8 @@ bool BlockManager::ExtendTables(Sequence& sequence, int64_t end, std::span<const
         if (!TakeRange(table, c, sequence.length, end)) return false;
         continue;
       }
-      const auto cache_class = static_cast<CacheClass>(c);
       const auto take_window = [&](int64_t from, int64_t to) {
-        const int64_t begin = std::max(layout.LiveBegin(cache_class, from), sequence.length);
-        return TakeRange(table, c, begin, to);
+        return TakeRange(table, c, std::max(FirstLive(c, from), sequence.length), to);
       };
       for (int64_t point : points) {
         if (!take_window(point, point)) return false;
@@ -217,9 +184,11 @@ bool BlockManager::Extend(SequenceId id, int64_t end, const StepKeeps& keeps) {
   FATHOM_CHECK(end > s.length && end <= options_.max_positions &&
                    end - s.length <= options_.max_step_positions,
                "a step has at least one position and no more than it may");
-  for (size_t c = 0; c < kNumCacheClasses; ++c) {
-    if (c != kFull && HasClass(c)) ReleaseBehind(s, c, s.length);
-  }
+  FATHOM_CHECK(
+      keeps.points.empty() || (keeps.points.front() > s.length && keeps.points.back() <= end),
+      "resume points lie in the step");
+  s.return_to = s.length;
+  ReleaseBehind(s);
   const int64_t return_to = keeps.return_to < 0 ? end : std::max(keeps.return_to, s.length);
   std::span<const int64_t> points = s.chained ? keeps.points : std::span<const int64_t>();
   if (!ExtendTables(s, end, points, return_to)) {
@@ -229,6 +198,7 @@ bool BlockManager::Extend(SequenceId id, int64_t end, const StepKeeps& keeps) {
   }
   s.points.assign(points.begin(), points.end());
   s.rolling_point = keeps.rolling;
+  s.return_to = return_to;
   s.end = end;
   return true;
 }
@@ -262,6 +232,27 @@ BlockId BlockManager::CopyOf(CacheClass cache_class, BlockId block) {
   return copy;
 }
 
+// Of copies to a block that is given up before they are carried out.
+void BlockManager::DropCopiesTo(CacheClass cache_class, BlockId block) {
+  const int32_t number = pool_.Number(block);
+  std::erase_if(copies_, [&](const BlockCopy& copy) {
+    return copy.cache_class == cache_class && copy.to == number;
+  });
+}
+
+// Gives up a sequence that could not get all its blocks.
+void BlockManager::Abandon(SequenceId id) {
+  for (size_t c = 0; c < kNumCacheClasses; ++c) {
+    const ClassTable& table = At(id).tables[c];
+    for (int64_t b = table.first; b < table.first + table.count; ++b) {
+      const BlockId block = BlockAt(table, b);
+      if (block == kNoBlock || pool_.refs(block) > 1 || pool_.leases(block) > 0) continue;
+      DropCopiesTo(static_cast<CacheClass>(c), block);
+    }
+  }
+  Release(id);
+}
+
 // Puts a block into the table of a sequence that has `length` positions: itself when it is full, a
 // copy when the sequence will write into it.
 bool BlockManager::ShareOrCopy(ClassTable& table, size_t c, int64_t logical, BlockId block,
@@ -281,7 +272,7 @@ std::optional<SequenceId> BlockManager::Admit(const PrefixMatch& match, PrefixKe
   const std::optional<SequenceId> id = TakeSlot(keys, length);
   if (!id) return id;
   Sequence& s = sequences_[static_cast<size_t>(*id)];
-  s.length = s.end = match.position;
+  s.length = s.end = s.return_to = match.position;
   s.node = match.node;
   s.num_named = match.position / kBlockPositions;
   if (match.point == kNoIndex) return id;
@@ -292,11 +283,8 @@ std::optional<SequenceId> BlockManager::Admit(const PrefixMatch& match, PrefixKe
     pool_.Ref(index_.BlockOf(node));
     SetBlock(s.tables[kFull], --logical, pool_.Number(index_.BlockOf(node)));
   }
-  const CacheLayout& layout = planner_.layout();
   for (size_t c = 0; c < kNumCacheClasses; ++c) {
-    if (c == kFull || !HasClass(c)) continue;
-    s.tables[c].first = std::max<int64_t>(
-        0, layout.LiveBegin(static_cast<CacheClass>(c), match.position) / PerBlock(c));
+    if (c != kFull) s.tables[c].first = FirstLive(c, match.position) / PerBlock(c);
   }
   const std::span<const PrefixIndex::PointBlock> blocks = index_.BlocksOf(match.point);
   for (const auto& b : blocks) pool_.Ref(b.block);
@@ -307,7 +295,7 @@ std::optional<SequenceId> BlockManager::Admit(const PrefixMatch& match, PrefixKe
   }
   for (const auto& b : blocks) pool_.Unref(b.block);
   if (!done) {
-    Release(*id);
+    Abandon(*id);
     return std::nullopt;
   }
   index_.Touch(match.point);
@@ -321,17 +309,17 @@ std::optional<SequenceId> BlockManager::Fork(SequenceId from, PrefixKeys* keys) 
   FATHOM_CHECK(source.active && source.end == source.length, "sequences fork between steps");
   Sequence& s = sequences_[static_cast<size_t>(*id)];
   s.chained = source.chained;
-  s.length = s.end = source.length;
+  s.length = s.end = s.return_to = source.length;
   s.node = source.node;
   s.num_named = source.num_named;
   for (size_t c = 0; c < kNumCacheClasses; ++c) {
-    s.tables[c].first = source.tables[c].first;
-    for (int64_t i = 0; i < source.tables[c].count; ++i) {
-      const int64_t logical = source.tables[c].first + i;
+    if (!HasClass(c)) continue;
+    s.tables[c].first = FirstLive(c, s.length) / PerBlock(c);
+    for (int64_t logical = s.tables[c].first; logical * PerBlock(c) < s.length; ++logical) {
       const BlockId block = BlockAt(source.tables[c], logical);
-      if (block == kNoBlock || logical * PerBlock(c) >= s.length) continue;
+      if (block == kNoBlock) continue;
       if (ShareOrCopy(s.tables[c], c, logical, block, s.length)) continue;
-      Release(*id);
+      Abandon(*id);
       return std::nullopt;
     }
   }
@@ -341,8 +329,7 @@ std::optional<SequenceId> BlockManager::Fork(SequenceId from, PrefixKeys* keys) 
 bool BlockManager::HoldsWindow(const Sequence& s, int64_t position) const {
   for (size_t c = 0; c < kNumCacheClasses; ++c) {
     if (!HasClass(c)) continue;
-    const auto cache_class = static_cast<CacheClass>(c);
-    const int64_t begin = std::max<int64_t>(0, planner_.layout().LiveBegin(cache_class, position));
+    const int64_t begin = FirstLive(c, position);
     if (begin >= position) continue;
     for (int64_t b = begin / PerBlock(c); b * PerBlock(c) < position; ++b) {
       if (BlockAt(s.tables[c], b) == kNoBlock) return false;
@@ -355,10 +342,10 @@ bool BlockManager::Truncate(SequenceId id, int64_t length) {
   Sequence& s = sequences_[static_cast<size_t>(id)];
   FATHOM_CHECK(s.active && length >= 0 && length <= s.length, "only positions that were computed");
   if (!HoldsWindow(s, length)) return false;
+  s.return_to = std::min(s.return_to, length);
   // Partly kept blocks that somebody else may read behind `length` are copied, all or none.
   std::array<BlockId, kNumCacheClasses> copied;
   copied.fill(kNoBlock);
-  const size_t num_copies = copies_.size();
   for (size_t c = 0; c < kNumCacheClasses; ++c) {
     if (!HasClass(c) || length % PerBlock(c) == 0) continue;
     const BlockId block = BlockAt(s.tables[c], length / PerBlock(c));
@@ -369,10 +356,11 @@ bool BlockManager::Truncate(SequenceId id, int64_t length) {
     }
     copied[c] = CopyOf(static_cast<CacheClass>(c), block);
     if (copied[c] != kNoBlock) continue;
-    for (BlockId copy : copied) {
-      if (copy != kNoBlock) pool_.Unref(copy);
+    for (size_t other = 0; other < kNumCacheClasses; ++other) {
+      if (copied[other] == kNoBlock) continue;
+      DropCopiesTo(static_cast<CacheClass>(other), copied[other]);
+      pool_.Unref(copied[other]);
     }
-    copies_.resize(num_copies);
     return false;
   }
   const PrefixNode last = s.node;
@@ -411,7 +399,7 @@ void BlockManager::Release(SequenceId id) {
   }
   index_.Prune(s.node);
   s.active = false;
-  s.length = s.end = s.target = 0;
+  s.length = s.end = s.return_to = s.target = 0;
   s.node = kRootNode;
   s.num_named = 0;
   s.keys = nullptr;
@@ -469,9 +457,7 @@ ResumePoint BlockManager::MakePoint(const Sequence& s, std::span<const TokenId> 
   for (size_t c = 0; c < kNumCacheClasses; ++c) {
     if (!HasClass(c)) continue;
     const auto cache_class = static_cast<CacheClass>(c);
-    const int64_t begin =
-        c == kFull ? whole * kBlockPositions
-                   : std::max<int64_t>(0, planner_.layout().LiveBegin(cache_class, position));
+    const int64_t begin = c == kFull ? whole * kBlockPositions : FirstLive(c, position);
     if (begin >= position) continue;
     for (int64_t b = begin / PerBlock(c); b * PerBlock(c) < position; ++b) {
       point_blocks_.push_back({cache_class, b, BlockAt(s.tables[c], b)});

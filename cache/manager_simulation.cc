@@ -346,6 +346,7 @@ class Simulation {
     for (Sequence* s : stepping) {
       for (size_t c = 0; c < kNumCacheClasses; ++c) {
         for (const int64_t b : s->fresh[c]) {
+          if (NumberAt(*s, c, b) == kNoBlock) continue;
           memory_.Poison(static_cast<CacheClass>(c), NumberAt(*s, c, b));
         }
       }
@@ -419,6 +420,11 @@ class Simulation {
     }
     if (extended) {
       s.return_to = return_to;
+      // All or none, where memory is short.
+      if (!std::all_of(s.points.begin(), s.points.end(),
+                       [&](int64_t p) { return HoldsWindow(s, p); })) {
+        s.points.clear();
+      }
     } else {
       s.return_to = s.length;  // what lies behind the window is given back
       ++result_.counts.refusals;
@@ -459,6 +465,8 @@ class Simulation {
       if (config_.sabotage == Sabotage::kNoStates && c == 2) continue;
       for (int64_t p = s.length; p < s.end; ++p) {
         const int32_t number = NumberAt(s, c, p / PerBlock(c));
+        Require(number != kNoBlock || (c != 0 && p < LiveBegin(c, s.return_to)),
+                "a step lost blocks");
         if (number == kNoBlock) continue;
         uint64_t tag = s.text.Hash(p + 1);
         if (config_.sabotage == Sabotage::kWrongToken && p == 300) ++tag;
@@ -468,12 +476,12 @@ class Simulation {
   }
 
   void Commit(Sequence& s) {
-    const bool made =
-        std::all_of(s.points.begin(), s.points.end(), [&](int64_t p) { return HoldsWindow(s, p); });
+    // Steps prepared after it may have taken the blocks of its points.
+    std::erase_if(s.points, [&](int64_t p) { return !HoldsWindow(s, p); });
     manager_->Commit(s.id, s.text.tokens);
     s.length = s.end;
     Require(manager_->length(s.id) == s.length, "length");
-    if (!s.chained || !made) return;
+    if (!s.chained) return;
     for (const int64_t p : s.points) AddPoint(s, p, p == s.rolling_point);
   }
 

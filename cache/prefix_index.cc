@@ -216,6 +216,24 @@ int64_t PrefixIndex::LastPointOn(BlockId block) const {
   return last;
 }
 
+void PrefixIndex::Move(BlockId from, BlockId to) {
+  const auto move_lease = [&] {
+    pool_.Lease(to);
+    pool_.Unlease(from);
+  };
+  if (const PrefixNode node = NodeOf(from); node != kNoIndex) {
+    At(node).block = to;
+    block_nodes_[static_cast<size_t>(to)] = node;
+    block_nodes_[static_cast<size_t>(from)] = kNoIndex;
+    move_lease();
+  }
+  IndexList& leases = block_leases_[static_cast<size_t>(from)];
+  for (int32_t lease; (lease = leases.PopFront(lease_links_)) != kNoIndex; move_lease()) {
+    point_blocks_[static_cast<size_t>(lease)].block = to;
+    block_leases_[static_cast<size_t>(to)].PushBack(lease_links_, lease);
+  }
+}
+
 void PrefixIndex::Evict(BlockId block) {
   const auto b = static_cast<size_t>(block);
   // Points first: each may take its node's whole branch with it, this block included.

@@ -85,6 +85,8 @@ class PrefixIndex {
   // Largest position of a resume point that leases the block; -1: none does.
   [[nodiscard]] int64_t LastPointOn(BlockId block) const;
 
+  // What leases `from` leases `to` from now on, which has the same content. Both are in use.
+  void Move(BlockId from, BlockId to);
   // Drops everything that leases a cached block, which is free afterwards. What can only be reached
   // through it goes too.
   void Evict(BlockId block);
