@@ -88,8 +88,8 @@ class BlockManager {
   // held any more, or prefixes are not cached.
   bool Keep(SequenceId id, std::span<const TokenId> tokens, int64_t position);
   // Forgets positions from `length` on; they will be computed again, perhaps with other tokens.
-  // False, with nothing changed, when what position `length` reads is not held any more or a block
-  // to copy into cannot be had.
+  // False, with nothing changed but blocks behind the window given back, when what position
+  // `length` reads is not held any more or a block to copy into cannot be had.
   bool Truncate(SequenceId id, int64_t length);
   // A second sequence with the same positions. Shares whole blocks and copies partly filled ones.
   // Between steps only. Empty as Admit's result.

@@ -530,8 +530,17 @@ class Simulation {
     Require(done || !held || (!config_.ample && to % kBlockPositions != 0), "Truncate fails");
     if (!done) {
       result_.counts.refusals += held;
-      return Require(HeldBy(*s) == before && manager_->length(s->id) == s->length,
-                     "Truncate fails and changes something");
+      // Only what nobody needs may have gone.
+      const auto after = HeldBy(*s);
+      for (size_t c = 0; c < kNumCacheClasses; ++c) {
+        const int64_t needed = LiveBegin(c, std::min(s->return_to, to)) / PerBlock(c);
+        const bool kept = std::all_of(before[c].begin(), before[c].end(), [&](int64_t b) {
+          return b < needed || after[c].contains(b);
+        });
+        Require(kept && after[c].size() <= before[c].size(),
+                "Truncate fails and changes something");
+      }
+      return Require(manager_->length(s->id) == s->length, "Truncate fails and changes the length");
     }
     s->length = to;
     s->return_to = std::min(s->return_to, to);
