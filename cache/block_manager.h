@@ -136,6 +136,11 @@ class BlockManager {
     std::array<ClassTable, kNumCacheClasses> tables;
   };
 
+  static constexpr auto kFull = static_cast<size_t>(CacheClass::kFull);
+  static int64_t PerBlock(size_t c) {
+    return CacheLayout::PositionsPerBlock(static_cast<CacheClass>(c));
+  }
+
   BlockManager(const CachePlanner& planner, int64_t num_slabs, const BlockManagerOptions& options);
   [[nodiscard]] const Sequence& At(SequenceId id) const {
     return sequences_[static_cast<size_t>(id)];
@@ -147,6 +152,7 @@ class BlockManager {
   std::optional<SequenceId> TakeSlot(PrefixKeys* keys, int64_t target);
   BlockId Take(CacheClass cache_class);
   bool EvictFor(CacheClass cache_class);
+  void EvictCachedIn(int32_t slab);
   bool ReleaseSpare();
   [[nodiscard]] bool Movable(int32_t slab) const;
   bool EmptySlab();

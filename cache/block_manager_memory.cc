@@ -26,8 +26,16 @@ bool BlockManager::EvictFor(CacheClass cache_class) {
     ++num_evictions_;
     return true;
   }
-  for (BlockId b; (b = pool_.CachedBlockIn(slab)) != kNoBlock; ++num_evictions_) index_.Evict(b);
+  EvictCachedIn(slab);
   return true;
+}
+
+void BlockManager::EvictCachedIn(int32_t slab) {
+  BlockId block = pool_.CachedBlockIn(slab);
+  for (; block != kNoBlock; block = pool_.CachedBlockIn(slab)) {
+    index_.Evict(block);
+    ++num_evictions_;
+  }
 }
 
 // Gives back what sequences hold and nobody counted on: what they would give back with their next
@@ -41,12 +49,12 @@ bool BlockManager::ReleaseSpare() {
       continue;
     }
     for (size_t c = 0; c < kNumCacheClasses; ++c) {
-      if (c == static_cast<size_t>(CacheClass::kFull) || !HasClass(c)) continue;
+      if (c == kFull || !HasClass(c)) continue;
       ClassTable& table = s.tables[c];
-      const int64_t per_block = CacheLayout::PositionsPerBlock(static_cast<CacheClass>(c));
       const int64_t held = table.held;
-      const int64_t end = FirstLive(c, s.return_to) / per_block;
-      for (int64_t b = (s.length + per_block - 1) / per_block; b < end; ++b) DropBlock(table, b);
+      const int64_t end = FirstLive(c, s.return_to) / PerBlock(c);
+      for (int64_t b = (s.length + PerBlock(c) - 1) / PerBlock(c); b < end; ++b)
+        DropBlock(table, b);
       released = released || table.held < held;
     }
   }
@@ -56,7 +64,8 @@ bool BlockManager::ReleaseSpare() {
 // Whether all references on the slab's blocks come from tables, which can be changed.
 bool BlockManager::Movable(int32_t slab) const {
   int64_t refs = 0;
-  for (const BlockId block : pool_.BlocksOf(slab)) refs += pool_.refs(block);
+  const BlockPool::BlockRange blocks = pool_.BlocksOf(slab);
+  for (BlockId b = blocks.first; b < blocks.end; ++b) refs += pool_.refs(b);
   const auto c = static_cast<size_t>(pool_.OwnerOf(slab));
   for (const Sequence& s : sequences_) {
     const ClassTable& table = s.tables[c];
@@ -81,11 +90,12 @@ bool BlockManager::EmptySlab() {
     if (Movable(i)) slab = i;
   }
   if (slab == kNoIndex) return false;
-  for (BlockId b; (b = pool_.CachedBlockIn(slab)) != kNoBlock; ++num_evictions_) index_.Evict(b);
+  EvictCachedIn(slab);
   moving_.clear();
   set_aside_.clear();
-  for (const BlockId block : pool_.BlocksOf(slab)) {
-    if (pool_.refs(block) > 0) moving_.push_back(block);
+  const BlockPool::BlockRange blocks = pool_.BlocksOf(slab);
+  for (BlockId b = blocks.first; b < blocks.end; ++b) {
+    if (pool_.refs(b) > 0) moving_.push_back(b);
   }
   const CacheClass owner = pool_.OwnerOf(slab);
   for (const BlockId from : moving_) {
@@ -128,7 +138,7 @@ bool BlockManager::Fits(int64_t length, const PrefixMatch& match) const {
   }
   // Blocks of the prefix are counted once: in use already, or now.
   for (PrefixNode node = match.node; node != kRootNode; node = index_.ParentOf(node)) {
-    if (pool_.refs(index_.BlockOf(node)) > 0) --blocks[static_cast<size_t>(CacheClass::kFull)];
+    if (pool_.refs(index_.BlockOf(node)) > 0) --blocks[kFull];
   }
   for (const Sequence& s : sequences_) {
     if (!s.active) continue;

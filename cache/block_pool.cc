@@ -81,14 +81,15 @@ CacheClass BlockPool::OwnerOf(int32_t slab) const {
   return static_cast<CacheClass>(slabs_[static_cast<size_t>(slab)].owner);
 }
 
-std::ranges::iota_view<BlockId, BlockId> BlockPool::BlocksOf(int32_t slab) const {
+BlockPool::BlockRange BlockPool::BlocksOf(int32_t slab) const {
   const int owner = slabs_[static_cast<size_t>(slab)].owner;
   const auto first = static_cast<BlockId>(slab * ids_per_slab_);
   return {first, first + (owner < 0 ? 0 : blocks_per_slab_[static_cast<size_t>(owner)])};
 }
 
 BlockId BlockPool::CachedBlockIn(int32_t slab) const {
-  for (const BlockId b : BlocksOf(slab)) {
+  const BlockRange blocks = BlocksOf(slab);
+  for (BlockId b = blocks.first; b < blocks.end; ++b) {
     if (At(b).refs == 0 && At(b).leases > 0) return b;
   }
   return kNoBlock;

@@ -14,7 +14,6 @@
 
 #include <array>
 #include <cstdint>
-#include <ranges>
 #include <vector>
 
 #include "cache/index_list.h"
@@ -63,8 +62,12 @@ class BlockPool {
   [[nodiscard]] int32_t SlabOf(BlockId block) const {
     return static_cast<int32_t>(block / ids_per_slab_);
   }
-  // All blocks of a lent slab.
-  [[nodiscard]] std::ranges::iota_view<BlockId, BlockId> BlocksOf(int32_t slab) const;
+  // Blocks [first, end) of a slab; none where it is free.
+  struct BlockRange {
+    BlockId first = 0;
+    BlockId end = 0;
+  };
+  [[nodiscard]] BlockRange BlocksOf(int32_t slab) const;
   [[nodiscard]] int32_t InUseIn(int32_t slab) const {
     return slabs_[static_cast<size_t>(slab)].in_use;
   }

@@ -15,7 +15,7 @@ constexpr size_t kMaxTail = kBlockPositions - 1;
 
 // Keys are uniform already.
 size_t HashOf(const PrefixKey& key) {
-  size_t hash;
+  size_t hash = 0;
   std::memcpy(&hash, key.data(), sizeof(hash));
   return hash;
 }
@@ -228,9 +228,11 @@ void PrefixIndex::Move(BlockId from, BlockId to) {
     move_lease();
   }
   IndexList& leases = block_leases_[static_cast<size_t>(from)];
-  for (int32_t lease; (lease = leases.PopFront(lease_links_)) != kNoIndex; move_lease()) {
+  while (!leases.empty()) {
+    const int32_t lease = leases.PopFront(lease_links_);
     point_blocks_[static_cast<size_t>(lease)].block = to;
     block_leases_[static_cast<size_t>(to)].PushBack(lease_links_, lease);
+    move_lease();
   }
 }
 
