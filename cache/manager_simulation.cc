@@ -9,6 +9,8 @@
 
 #include "cache/block_manager.h"
 #include "cache/manager_checks.h"
+#include "cache/reuse_model.h"
+#include "cache/simulated_text.h"
 #include "cache/tag_memory.h"
 
 namespace fathom {
@@ -16,51 +18,6 @@ namespace {
 
 constexpr const char* kNames[] = {"kAdmit",    "kStep",    "kKeep",    "kFork",
                                   "kTruncate", "kRelease", "kPreempt", "kClear"};
-
-uint64_t Mix(uint64_t a, uint64_t b) {
-  uint64_t x = a * 0x9E3779B97F4A7C15 + b + 0x632BE59BD9B4E019;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-  return x ^ (x >> 31);
-}
-
-// Numbers out of one argument of an operation.
-class Draw {
- public:
-  explicit Draw(uint32_t seed) : state_(seed) {}
-  int64_t Below(int64_t n) {
-    state_ = Mix(state_, 1);
-    return static_cast<int64_t>(state_ >> 1) % n;
-  }
-
- private:
-  uint64_t state_;
-};
-
-// Tokens and what stands for their prefixes: hashes[n] of the first n.
-struct Text {
-  int salt = 0;
-  std::vector<TokenId> tokens;
-  std::vector<uint64_t> hashes;
-
-  explicit Text(int s = 0) : salt(s), hashes{Mix(77, static_cast<uint64_t>(s))} {}
-  [[nodiscard]] int64_t size() const { return static_cast<int64_t>(tokens.size()); }
-  void Add(TokenId token) {
-    tokens.push_back(token);
-    hashes.push_back(Mix(hashes.back(), static_cast<uint64_t>(token)));
-  }
-  // Few continuations, so that sequences meet again.
-  void Grow(int64_t end, uint32_t continuation) {
-    while (size() < end) {
-      Add(static_cast<TokenId>(Mix(continuation, static_cast<uint64_t>(size())) % 50000));
-    }
-  }
-  void Cut(int64_t length) {
-    tokens.resize(static_cast<size_t>(length));
-    hashes.resize(static_cast<size_t>(length) + 1);
-  }
-  [[nodiscard]] uint64_t Hash(int64_t length) const { return hashes[static_cast<size_t>(length)]; }
-};
 
 struct Sequence {
   bool active = false;
@@ -71,7 +28,7 @@ struct Sequence {
   int64_t length = 0;
   bool chained = false;
   int64_t return_to = 0;  // Truncate to here and behind it must work
-  uint64_t rolling = 0, rolling_generation = 0;
+  RollingPoint rolling;
   // The step in preparation.
   int64_t end = 0;
   std::vector<int64_t> points;
@@ -180,82 +137,40 @@ class Simulation {
     }
   }
 
-  // ---- what could be reused -------------------------------------------------------------------
-
   // Since the last Clear nothing was given up for want of memory, so the model knows every resume
   // point; else it knows those that there may be.
   [[nodiscard]] bool Exact() const {
-    return manager_->num_evictions() == evictions_at_clear_ &&
-           static_cast<int64_t>(points_.size()) < max_points_;
+    return manager_->num_evictions() == evictions_at_clear_ && model_.num_points() < max_points_;
   }
 
-  struct Point {
-    int64_t position = 0;
-    std::vector<uint64_t> blocks;  // hashes of its whole blocks
-    bool used = false;
-    uint64_t generation = 0;
-  };
-
-  static std::vector<uint64_t> WholeBlocks(const Text& text, int64_t length) {
-    std::vector<uint64_t> hashes;
-    for (int64_t p = kBlockPositions; p <= length; p += kBlockPositions) {
-      hashes.push_back(text.Hash(p));
+  // Whole blocks that running sequences have in the index.
+  [[nodiscard]] std::set<uint64_t> RunningBlocks() const {
+    std::set<uint64_t> blocks;
+    for (const Sequence& s : sequences_) {
+      if (!s.active || !s.chained) continue;
+      blocks.merge(ReuseModel::WholeBlocks(s.text, s.length));
     }
-    return hashes;
+    return blocks;
   }
 
   void AddPoint(Sequence& s, int64_t position, bool rolling) {
-    const uint64_t name = s.text.Hash(position);
-    if (const auto there = points_.find(name); there != points_.end()) {
-      there->second.used = true;
-    } else {
-      points_[name] = {position, WholeBlocks(s.text, position), false, ++generation_};
-    }
-    if (!rolling) return;
-    if (const auto last = points_.find(s.rolling);
-        Exact() && s.rolling != name && last != points_.end() &&
-        last->second.generation == s.rolling_generation && !last->second.used) {
-      points_.erase(last);
-    }
-    s.rolling = name;
-    s.rolling_generation = points_[name].generation;
-  }
-
-  [[nodiscard]] std::set<uint64_t> Nodes() const {
-    std::set<uint64_t> nodes;
-    for (const auto& [name, point] : points_)
-      nodes.insert(point.blocks.begin(), point.blocks.end());
-    for (const Sequence& s : sequences_) {
-      if (!s.active || !s.chained) continue;
-      for (const uint64_t h : WholeBlocks(s.text, s.length)) nodes.insert(h);
-    }
-    return nodes;
+    model_.Add(s.text, position);
+    if (rolling) model_.Roll(s.text, position, Exact(), s.rolling);
   }
 
   void CheckMatch(const Text& prompt, const PrefixMatch& match) {
-    const int64_t limit = prompt.size() - 1;
     if (!manager_->prefix_caching()) {
       return Require(match.position == 0 && match.miss == PrefixMiss::kDisabled,
                      "hit without cache");
     }
-    int64_t best = limit;
-    while (best > 0 && !points_.contains(prompt.Hash(best))) --best;
-    Require(match.position <= best &&
-                points_.contains(prompt.Hash(match.position)) == (match.position > 0),
+    const PrefixMatch want = model_.Expected(prompt, RunningBlocks());
+    Require(match.position <= want.position &&
+                (match.position == 0 || model_.Has(prompt, match.position)),
             "hit where no resume point was made");
     if (!Exact()) return;
-    Require(match.position == best, "hit shorter than it could be");
-    const std::set<uint64_t> nodes = Nodes();
-    int64_t cached = 0;
-    while (cached + kBlockPositions <= limit &&
-           nodes.contains(prompt.Hash(cached + kBlockPositions))) {
-      cached += kBlockPositions;
-    }
-    Require(match.junction == (cached > best ? cached : 0), "junction");
-    Require(match.miss == (best == limit   ? PrefixMiss::kNone
-                           : cached > best ? PrefixMiss::kMissingPoint
-                                           : PrefixMiss::kMissingBlock),
-            "reason of a miss");
+    Require(match.position == want.position, "hit shorter than it could be");
+    Require(match.junction == want.junction, "junction");
+    Require(match.miss == want.miss, "reason of a miss");
   }
 
   // ---- operations ------------------------------------------------------------------------------
@@ -321,7 +236,7 @@ class Simulation {
     if (match.position > 0) {
       ++result_.counts.hits;
       result_.counts.unaligned_hits += match.position % kBlockPositions != 0;
-      points_[text.Hash(match.position)].used = true;
+      model_.Use(text, match.position);
     }
     slot->text = std::move(text);
   }
@@ -561,7 +476,7 @@ class Simulation {
 
   void Clear() {
     manager_->ClearPrefixes();
-    points_.clear();
+    model_.Clear();
     evictions_at_clear_ = manager_->num_evictions();
     for (Sequence& s : sequences_) s.chained = false;
     Require(manager_->prefixes().num_points() == 0 && manager_->prefixes().num_nodes() == 0,
@@ -581,11 +496,11 @@ class Simulation {
       result_.failure = why;
     }
     CheckSharing();
-    if (!Exact()) return;
-    Require(manager_->prefixes().num_points() == static_cast<int64_t>(points_.size()),
-            "number of resume points");
-    Require(manager_->prefixes().num_nodes() ==
-                (manager_->prefix_caching() ? static_cast<int64_t>(Nodes().size()) : 0),
+    if (!Exact() || !manager_->prefix_caching()) return;
+    Require(manager_->prefixes().num_points() == model_.num_points(), "number of resume points");
+    std::set<uint64_t> blocks = model_.Blocks();
+    blocks.merge(RunningBlocks());
+    Require(manager_->prefixes().num_nodes() == static_cast<int64_t>(blocks.size()),
             "number of prefixes");
   }
 
@@ -634,10 +549,9 @@ class Simulation {
   TagMemory memory_;
   std::vector<Sequence> sequences_;
   std::deque<Text> histories_;
-  std::map<uint64_t, Point> points_;
+  ReuseModel model_;
   int64_t max_points_ = 0;
   int64_t evictions_at_clear_ = 0;
-  uint64_t generation_ = 0;
   SimulationResult result_;
 };
 
