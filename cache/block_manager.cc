@@ -11,17 +11,16 @@ namespace {
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-int64_t PerBlock(size_t c) { return CacheLayout::PositionsPerBlock(static_cast<CacheClass>(c)); }
-
-constexpr auto kFull = static_cast<size_t>(CacheClass::kFull);
-
 // Resume points cost about 1.5 KiB each beside their blocks.
 constexpr int64_t kMaxResumePoints = 16'384;
+constexpr int64_t kMaxPointBlocks = 32 * kMaxResumePoints;
 
 int64_t MaxPoints(const CachePlanner& planner, int64_t num_slabs) {
-  // Every resume point leases at least one block of a window, which a few others may share.
-  return std::clamp<int64_t>(4 * num_slabs * planner.BlocksPerSlab(CacheClass::kSwa), 16,
-                             kMaxResumePoints);
+  // Every resume point leases at least one block of a window, which a few others may share. Windows
+  // far beyond the usual 128 positions take memory for their lists of blocks.
+  const int64_t most = std::clamp<int64_t>(kMaxPointBlocks / PrefixIndex::MaxPointBlocks(planner),
+                                           16, kMaxResumePoints);
+  return std::clamp<int64_t>(4 * num_slabs * planner.BlocksPerSlab(CacheClass::kSwa), 16, most);
 }
 
 }  // namespace
@@ -73,59 +72,23 @@ BlockManager::BlockManager(const CachePlanner& planner, int64_t num_slabs,
     sequences_[s - 1].points.reserve(static_cast<size_t>(step_blocks));
     free_sequences_.push_back(static_cast<SequenceId>(s - 1));
   }
-  copies_.reserve(sequences * kNumCacheClasses);
+  // Copies of partly filled blocks, and of some slabs that had to be emptied.
+  const int64_t blocks_per_slab = pool_.num_blocks() / pool_.num_slabs();
+  copies_.reserve(sequences * kNumCacheClasses + static_cast<size_t>(4 * blocks_per_slab));
+  moving_.reserve(static_cast<size_t>(blocks_per_slab));
+  set_aside_.reserve(static_cast<size_t>(blocks_per_slab));
   int64_t taken = 0;
   for (int64_t capacity : table_capacity_) taken += capacity;
   taken_.reserve(static_cast<size_t>(taken));
-  point_blocks_.reserve(64);
-}
-
-// Memory ---------------------------------------------------------------------------------------
-
-BlockId BlockManager::Take(CacheClass cache_class) {
-  for (;;) {
-    const BlockId block = pool_.Allocate(cache_class);
-    if (block != kNoBlock || !EvictFor(cache_class)) return block;
-  }
-}
-
-// Gives up the content that was used longest ago, of those whose end makes room for a block of the
-// class: one of its own cached blocks, or all blocks of a slab that nobody uses.
-bool BlockManager::EvictFor(CacheClass cache_class) {
-  const BlockId block = pool_.OldestCached(cache_class);
-  const int32_t slab = pool_.OldestDrainedSlab();
-  if (block == kNoBlock && slab == kNoIndex) return false;
-  if (slab == kNoIndex ||
-      (block != kNoBlock && pool_.LastUsed(block) <= pool_.DrainedSince(slab))) {
-    index_.Evict(block);
-    ++num_evictions_;
-    return true;
-  }
-  for (BlockId b; (b = pool_.CachedBlockIn(slab)) != kNoBlock; ++num_evictions_) index_.Evict(b);
-  return true;
-}
-
-bool BlockManager::Fits(int64_t length, const PrefixMatch& match) const {
-  ClassCounts blocks = planner_.MaxBlocks(length);
-  const ClassCounts chunk = planner_.ChunkBlocks(options_.max_positions);
-  for (size_t c = 0; c < kNumCacheClasses; ++c) {
-    blocks[c] += chunk[c] + pool_.Use(static_cast<CacheClass>(c)).in_use;
-  }
-  // Blocks of the prefix are counted once: in use already, or now.
-  for (PrefixNode node = match.node; node != kRootNode; node = index_.ParentOf(node)) {
-    if (pool_.refs(index_.BlockOf(node)) > 0) --blocks[kFull];
-  }
-  for (const Sequence& s : sequences_) {
-    if (!s.active) continue;
-    const ClassCounts most = planner_.MaxBlocks(std::max(s.target, s.end));
-    for (size_t c = 0; c < kNumCacheClasses; ++c) {
-      blocks[c] += std::max<int64_t>(0, most[c] - s.tables[c].held);
-    }
-  }
-  return planner_.SlabsFor(blocks) <= pool_.num_slabs();
+  point_blocks_.reserve(static_cast<size_t>(PrefixIndex::MaxPointBlocks(planner)));
 }
 
 // Tables ---------------------------------------------------------------------------------------
+
+// The first position that computing `position` reads.
+int64_t BlockManager::FirstLive(size_t c, int64_t position) const {
+  return std::max<int64_t>(0, planner_.layout().LiveBegin(static_cast<CacheClass>(c), position));
+}
 
 BlockId BlockManager::BlockAt(const ClassTable& table, int64_t logical) const {
   const int64_t i = logical - table.first;
@@ -148,22 +111,29 @@ void BlockManager::DropBlock(ClassTable& table, int64_t logical) {
   pool_.Unref(block);
 }
 
-// Gives back the blocks of a sliding class that computing `position` and what follows does not
-// read.
-void BlockManager::ReleaseBehind(Sequence& sequence, size_t c, int64_t position) {
-  ClassTable& table = sequence.tables[c];
-  const int64_t begin = std::max<int64_t>(
-      0, planner_.layout().LiveBegin(static_cast<CacheClass>(c), position) / PerBlock(c));
-  const int64_t gone = std::min(begin - table.first, table.count);
-  if (begin <= table.first) return;
-  for (int64_t i = 0; i < gone; ++i) DropBlock(table, table.first + i);
-  std::copy(table.numbers + gone, table.numbers + table.count, table.numbers);
-  table.count -= gone;
-  table.first = begin;
+// Gives back the blocks of sliding classes that computing `return_to` and what follows does not
+// read. Whether there were any.
+bool BlockManager::ReleaseBehind(Sequence& s) {
+  bool released = false;
+  for (size_t c = 0; c < kNumCacheClasses; ++c) {
+    if (c == kFull || !HasClass(c)) continue;
+    ClassTable& table = s.tables[c];
+    const int64_t begin = FirstLive(c, s.return_to) / PerBlock(c);
+    if (begin <= table.first) continue;
+    const int64_t gone = std::min(begin - table.first, table.count);
+    const int64_t held = table.held;
+    for (int64_t i = 0; i < gone; ++i) DropBlock(table, table.first + i);
+    released = released || table.held < held;
+    std::copy(table.numbers + gone, table.numbers + table.count, table.numbers);
+    table.count -= gone;
+    table.first = begin;
+  }
+  return released;
 }
 
 // Blocks for positions [begin, end) that the table has not.
 bool BlockManager::TakeRange(ClassTable& table, size_t c, int64_t begin, int64_t end) {
+  if (begin >= end) return true;
   for (int64_t logical = begin / PerBlock(c); logical * PerBlock(c) < end; ++logical) {
     if (BlockAt(table, logical) != kNoBlock) continue;
     const BlockId block = Take(static_cast<CacheClass>(c));
@@ -177,7 +147,6 @@ bool BlockManager::TakeRange(ClassTable& table, size_t c, int64_t begin, int64_t
 bool BlockManager::ExtendTables(Sequence& sequence, int64_t end, std::span<const int64_t> points,
                                 int64_t return_to) {
   taken_.clear();
-  const CacheLayout& layout = planner_.layout();
   const auto take = [&] {
     for (size_t c = 0; c < kNumCacheClasses; ++c) {
       if (!HasClass(c)) continue;
@@ -186,10 +155,8 @@ bool BlockManager::ExtendTables(Sequence& sequence, int64_t end, std::span<const
         if (!TakeRange(table, c, sequence.length, end)) return false;
         continue;
       }
-      const auto cache_class = static_cast<CacheClass>(c);
       const auto take_window = [&](int64_t from, int64_t to) {
-        const int64_t begin = std::max(layout.LiveBegin(cache_class, from), sequence.length);
-        return TakeRange(table, c, begin, to);
+        return TakeRange(table, c, std::max(FirstLive(c, from), sequence.length), to);
       };
       for (int64_t point : points) {
         if (!take_window(point, point)) return false;
@@ -213,9 +180,11 @@ bool BlockManager::Extend(SequenceId id, int64_t end, const StepKeeps& keeps) {
   FATHOM_CHECK(end > s.length && end <= options_.max_positions &&
                    end - s.length <= options_.max_step_positions,
                "a step has at least one position and no more than it may");
-  for (size_t c = 0; c < kNumCacheClasses; ++c) {
-    if (c != kFull && HasClass(c)) ReleaseBehind(s, c, s.length);
-  }
+  FATHOM_CHECK(
+      keeps.points.empty() || (keeps.points.front() > s.length && keeps.points.back() <= end),
+      "resume points lie in the step");
+  s.return_to = s.length;
+  ReleaseBehind(s);
   const int64_t return_to = keeps.return_to < 0 ? end : std::max(keeps.return_to, s.length);
   std::span<const int64_t> points = s.chained ? keeps.points : std::span<const int64_t>();
   if (!ExtendTables(s, end, points, return_to)) {
@@ -225,6 +194,7 @@ bool BlockManager::Extend(SequenceId id, int64_t end, const StepKeeps& keeps) {
   }
   s.points.assign(points.begin(), points.end());
   s.rolling_point = keeps.rolling;
+  s.return_to = return_to;
   s.end = end;
   return true;
 }
@@ -258,6 +228,27 @@ BlockId BlockManager::CopyOf(CacheClass cache_class, BlockId block) {
   return copy;
 }
 
+// Of copies to a block that is given up before they are carried out.
+void BlockManager::DropCopiesTo(CacheClass cache_class, BlockId block) {
+  const int32_t number = pool_.Number(block);
+  std::erase_if(copies_, [&](const BlockCopy& copy) {
+    return copy.cache_class == cache_class && copy.to == number;
+  });
+}
+
+// Gives up a sequence that could not get all its blocks.
+void BlockManager::Abandon(SequenceId id) {
+  for (size_t c = 0; c < kNumCacheClasses; ++c) {
+    const ClassTable& table = At(id).tables[c];
+    for (int64_t b = table.first; b < table.first + table.count; ++b) {
+      const BlockId block = BlockAt(table, b);
+      if (block == kNoBlock || pool_.refs(block) > 1 || pool_.leases(block) > 0) continue;
+      DropCopiesTo(static_cast<CacheClass>(c), block);
+    }
+  }
+  Release(id);
+}
+
 // Puts a block into the table of a sequence that has `length` positions: itself when it is full, a
 // copy when the sequence will write into it.
 bool BlockManager::ShareOrCopy(ClassTable& table, size_t c, int64_t logical, BlockId block,
@@ -277,7 +268,7 @@ std::optional<SequenceId> BlockManager::Admit(const PrefixMatch& match, PrefixKe
   const std::optional<SequenceId> id = TakeSlot(keys, length);
   if (!id) return id;
   Sequence& s = sequences_[static_cast<size_t>(*id)];
-  s.length = s.end = match.position;
+  s.length = s.end = s.return_to = match.position;
   s.node = match.node;
   s.num_named = match.position / kBlockPositions;
   if (match.point == kNoIndex) return id;
@@ -288,11 +279,8 @@ std::optional<SequenceId> BlockManager::Admit(const PrefixMatch& match, PrefixKe
     pool_.Ref(index_.BlockOf(node));
     SetBlock(s.tables[kFull], --logical, pool_.Number(index_.BlockOf(node)));
   }
-  const CacheLayout& layout = planner_.layout();
   for (size_t c = 0; c < kNumCacheClasses; ++c) {
-    if (c == kFull || !HasClass(c)) continue;
-    s.tables[c].first = std::max<int64_t>(
-        0, layout.LiveBegin(static_cast<CacheClass>(c), match.position) / PerBlock(c));
+    if (c != kFull) s.tables[c].first = FirstLive(c, match.position) / PerBlock(c);
   }
   const std::span<const PrefixIndex::PointBlock> blocks = index_.BlocksOf(match.point);
   for (const auto& b : blocks) pool_.Ref(b.block);
@@ -303,7 +291,7 @@ std::optional<SequenceId> BlockManager::Admit(const PrefixMatch& match, PrefixKe
   }
   for (const auto& b : blocks) pool_.Unref(b.block);
   if (!done) {
-    Release(*id);
+    Abandon(*id);
     return std::nullopt;
   }
   index_.Touch(match.point);
@@ -317,17 +305,17 @@ std::optional<SequenceId> BlockManager::Fork(SequenceId from, PrefixKeys* keys) 
   FATHOM_CHECK(source.active && source.end == source.length, "sequences fork between steps");
   Sequence& s = sequences_[static_cast<size_t>(*id)];
   s.chained = source.chained;
-  s.length = s.end = source.length;
+  s.length = s.end = s.return_to = source.length;
   s.node = source.node;
   s.num_named = source.num_named;
   for (size_t c = 0; c < kNumCacheClasses; ++c) {
-    s.tables[c].first = source.tables[c].first;
-    for (int64_t i = 0; i < source.tables[c].count; ++i) {
-      const int64_t logical = source.tables[c].first + i;
+    if (!HasClass(c)) continue;
+    s.tables[c].first = FirstLive(c, s.length) / PerBlock(c);
+    for (int64_t logical = s.tables[c].first; logical * PerBlock(c) < s.length; ++logical) {
       const BlockId block = BlockAt(source.tables[c], logical);
-      if (block == kNoBlock || logical * PerBlock(c) >= s.length) continue;
+      if (block == kNoBlock) continue;
       if (ShareOrCopy(s.tables[c], c, logical, block, s.length)) continue;
-      Release(*id);
+      Abandon(*id);
       return std::nullopt;
     }
   }
@@ -337,8 +325,8 @@ std::optional<SequenceId> BlockManager::Fork(SequenceId from, PrefixKeys* keys) 
 bool BlockManager::HoldsWindow(const Sequence& s, int64_t position) const {
   for (size_t c = 0; c < kNumCacheClasses; ++c) {
     if (!HasClass(c)) continue;
-    const auto cache_class = static_cast<CacheClass>(c);
-    const int64_t begin = std::max<int64_t>(0, planner_.layout().LiveBegin(cache_class, position));
+    const int64_t begin = FirstLive(c, position);
+    if (begin >= position) continue;
     for (int64_t b = begin / PerBlock(c); b * PerBlock(c) < position; ++b) {
       if (BlockAt(s.tables[c], b) == kNoBlock) return false;
     }
@@ -350,23 +338,25 @@ bool BlockManager::Truncate(SequenceId id, int64_t length) {
   Sequence& s = sequences_[static_cast<size_t>(id)];
   FATHOM_CHECK(s.active && length >= 0 && length <= s.length, "only positions that were computed");
   if (!HoldsWindow(s, length)) return false;
+  s.return_to = std::min(s.return_to, length);
   // Partly kept blocks that somebody else may read behind `length` are copied, all or none.
   std::array<BlockId, kNumCacheClasses> copied;
   copied.fill(kNoBlock);
-  const size_t num_copies = copies_.size();
   for (size_t c = 0; c < kNumCacheClasses; ++c) {
     if (!HasClass(c) || length % PerBlock(c) == 0) continue;
     const BlockId block = BlockAt(s.tables[c], length / PerBlock(c));
+    if (block == kNoBlock) continue;  // nothing in it is read again
     if (pool_.refs(block) == 1 && index_.NodeOf(block) == kNoIndex &&
         index_.LastPointOn(block) <= length) {
       continue;
     }
     copied[c] = CopyOf(static_cast<CacheClass>(c), block);
     if (copied[c] != kNoBlock) continue;
-    for (BlockId copy : copied) {
-      if (copy != kNoBlock) pool_.Unref(copy);
+    for (size_t other = 0; other < kNumCacheClasses; ++other) {
+      if (copied[other] == kNoBlock) continue;
+      DropCopiesTo(static_cast<CacheClass>(other), copied[other]);
+      pool_.Unref(copied[other]);
     }
-    copies_.resize(num_copies);
     return false;
   }
   const PrefixNode last = s.node;
@@ -381,6 +371,8 @@ bool BlockManager::Truncate(SequenceId id, int64_t length) {
       DropBlock(table, b);
     }
     table.count = std::clamp<int64_t>(kept - table.first, 0, table.count);
+    // Where no window lies in front of `length` the table may have begun behind it.
+    table.first = std::min(table.first, length / PerBlock(c));
     if (copied[c] == kNoBlock) continue;
     DropBlock(table, length / PerBlock(c));
     SetBlock(table, length / PerBlock(c), pool_.Number(copied[c]));
@@ -403,111 +395,13 @@ void BlockManager::Release(SequenceId id) {
   }
   index_.Prune(s.node);
   s.active = false;
-  s.length = s.end = s.target = 0;
+  s.length = s.end = s.return_to = s.target = 0;
   s.node = kRootNode;
   s.num_named = 0;
   s.keys = nullptr;
   s.points.clear();
   s.rolling = kNoIndex;
   free_sequences_.push_back(id);
-}
-
-// Prefixes -------------------------------------------------------------------------------------
-
-PrefixMatch BlockManager::Match(std::span<const TokenId> tokens, const PrefixKeys& keys) const {
-  if (!prefix_caching_) {
-    PrefixMatch none;
-    none.miss = PrefixMiss::kDisabled;
-    return none;
-  }
-  return index_.Match(tokens, keys, static_cast<int64_t>(tokens.size()) - 1);
-}
-
-// The node of the sequence's first `num_blocks` whole blocks, which are named.
-PrefixNode BlockManager::NodeAt(const Sequence& s, int64_t num_blocks) const {
-  PrefixNode node = s.node;
-  for (int64_t k = s.num_named; k > num_blocks; --k) node = index_.ParentOf(node);
-  return node;
-}
-
-void BlockManager::NameBlocks(Sequence& s, std::span<const TokenId> tokens) {
-  const int64_t num_blocks = s.length / kBlockPositions;
-  if (num_blocks == s.num_named) return;
-  s.keys->Extend(tokens.first(static_cast<size_t>(num_blocks * kBlockPositions)));
-  for (; s.num_named < num_blocks; ++s.num_named) {
-    const PrefixKey& key = s.keys->block(static_cast<int>(s.num_named));
-    ClassTable& table = s.tables[kFull];
-    const BlockId own = BlockAt(table, s.num_named);
-    const PrefixNode there = index_.Find(s.node, key);
-    if (there == kNoIndex) {
-      s.node = index_.AddNode(s.node, key, own);
-      continue;
-    }
-    // Another sequence computed the same block. The bits are the same, so one of them is enough.
-    s.node = there;
-    if (index_.BlockOf(there) == own) continue;
-    pool_.Ref(index_.BlockOf(there));
-    DropBlock(table, s.num_named);
-    SetBlock(table, s.num_named, pool_.Number(index_.BlockOf(there)));
-  }
-}
-
-// kNoIndex when blocks that computing `position` reads are not held any more.
-ResumePoint BlockManager::MakePoint(const Sequence& s, std::span<const TokenId> tokens,
-                                    int64_t position) {
-  if (!HoldsWindow(s, position)) return kNoIndex;
-  const int64_t whole = position / kBlockPositions;
-  point_blocks_.clear();
-  for (size_t c = 0; c < kNumCacheClasses; ++c) {
-    if (!HasClass(c)) continue;
-    const auto cache_class = static_cast<CacheClass>(c);
-    const int64_t begin =
-        c == kFull ? whole * kBlockPositions
-                   : std::max<int64_t>(0, planner_.layout().LiveBegin(cache_class, position));
-    for (int64_t b = begin / PerBlock(c); b * PerBlock(c) < position; ++b) {
-      point_blocks_.push_back({cache_class, b, BlockAt(s.tables[c], b)});
-    }
-  }
-  const auto tail_begin = static_cast<size_t>(whole * kBlockPositions);
-  return index_.AddPoint(NodeAt(s, whole), s.keys->root(),
-                         tokens.subspan(tail_begin, static_cast<size_t>(position) - tail_begin),
-                         point_blocks_);
-}
-
-void BlockManager::Commit(SequenceId id, std::span<const TokenId> tokens) {
-  Sequence& s = sequences_[static_cast<size_t>(id)];
-  FATHOM_CHECK(s.active && s.end > s.length, "a step was prepared");
-  s.length = s.end;
-  if (!s.chained) return;
-  FATHOM_CHECK(static_cast<int64_t>(tokens.size()) >= s.length, "its tokens are known");
-  NameBlocks(s, tokens);
-  for (const int64_t position : s.points) {
-    const ResumePoint point = MakePoint(s, tokens, position);
-    if (point == kNoIndex || position != s.rolling_point) continue;
-    if (s.rolling != kNoIndex && s.rolling != point &&
-        index_.GenerationOf(s.rolling) == s.rolling_generation && !index_.WasUsed(s.rolling)) {
-      index_.RemovePoint(s.rolling);
-    }
-    s.rolling = point;
-    s.rolling_generation = index_.GenerationOf(point);
-  }
-  s.points.clear();
-}
-
-bool BlockManager::Keep(SequenceId id, std::span<const TokenId> tokens, int64_t position) {
-  const Sequence& s = At(id);
-  FATHOM_CHECK(s.active && position <= s.length, "only positions that were computed");
-  return s.chained && position > 0 && MakePoint(s, tokens, position) != kNoIndex;
-}
-
-void BlockManager::ClearPrefixes() {
-  index_.Clear();
-  for (Sequence& s : sequences_) {
-    s.chained = false;
-    s.node = kRootNode;
-    s.num_named = 0;
-    s.points.clear();
-  }
 }
 
 }  // namespace fathom

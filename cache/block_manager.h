@@ -6,7 +6,9 @@
 // Extend (blocks for what it will store), the forward pass, Commit (the positions are computed).
 // Content of a block is never changed at positions below the length of a sequence that holds it, or
 // below a resume point that leases it: who continues from a partly filled block copies it first,
-// and the copies are a list that must be carried out, in order, before the next forward pass.
+// and the copies are a list that must be carried out, in order, before the next forward pass. When
+// memory is short blocks may also be moved, by such copies: tables are to be read after the last
+// Extend, Admit, Fork or Truncate before a forward pass.
 //
 // Pure accounting, no device calls; nothing is allocated after Create. Single-threaded: owned by
 // the engine.
@@ -45,7 +47,8 @@ struct BlockManagerOptions {
 
 // Resume points to make in a step, and how far it may be taken back.
 struct StepKeeps {
-  // Positions in (length, end], ascending. Left out where memory is short.
+  // Positions in (length, end], ascending. Left out where memory is short, then or when other
+  // sequences prepare the same step.
   std::span<const int64_t> points = {};
   // One of the points, or -1: it takes the place of the sequence's last rolling point.
   int64_t rolling = -1;
@@ -69,11 +72,13 @@ class BlockManager {
   [[nodiscard]] bool Fits(int64_t length, const PrefixMatch& match) const;
   // Starts a sequence that is to grow to `length` positions at least, at match.position; `match`
   // must come from Match with nothing in between. `keys` are kept and extended by Commit; they must
-  // outlive the sequence. Empty when all slots are taken or blocks to copy into cannot be had.
+  // outlive the sequence. Empty when all slots are taken or blocks to copy into cannot be had; a
+  // match of nothing needs no copies.
   std::optional<SequenceId> Admit(const PrefixMatch& match, PrefixKeys* keys, int64_t length);
 
   // Blocks for positions [length, end). False when they cannot be had: nothing has changed then but
-  // that blocks behind the window are given back.
+  // that blocks behind the window are given back. Does not fail while sequences keep to the lengths
+  // that they were admitted for under Fits and all but one of a step compute one position.
   bool Extend(SequenceId id, int64_t end, const StepKeeps& keeps = {});
   // The positions of the last Extend are computed; `tokens` are the sequence's, at least as many as
   // it has positions now (not read where prefixes are not cached). Names whole blocks in the prefix
@@ -83,8 +88,8 @@ class BlockManager {
   // held any more, or prefixes are not cached.
   bool Keep(SequenceId id, std::span<const TokenId> tokens, int64_t position);
   // Forgets positions from `length` on; they will be computed again, perhaps with other tokens.
-  // False, with nothing changed, when what position `length` reads is not held any more or a block
-  // to copy into cannot be had.
+  // False, with nothing changed but blocks behind the window given back, when what position
+  // `length` reads is not held any more or a block to copy into cannot be had.
   bool Truncate(SequenceId id, int64_t length);
   // A second sequence with the same positions. Shares whole blocks and copies partly filled ones.
   // Between steps only. Empty as Admit's result.
@@ -116,10 +121,11 @@ class BlockManager {
   };
   struct Sequence {
     bool active = false;
-    bool chained = false;  // its whole blocks are in the prefix index up to `node`
-    int64_t length = 0;    // positions computed
-    int64_t end = 0;       // and being computed
-    int64_t target = 0;    // admitted for this many
+    bool chained = false;   // its whole blocks are in the prefix index up to `node`
+    int64_t length = 0;     // positions computed
+    int64_t end = 0;        // and being computed
+    int64_t target = 0;     // admitted for this many
+    int64_t return_to = 0;  // Truncate may go back to here
     PrefixNode node = kRootNode;
     int64_t num_named = 0;  // whole blocks up to `node`
     PrefixKeys* keys = nullptr;
@@ -129,6 +135,11 @@ class BlockManager {
     uint64_t rolling_generation = 0;
     std::array<ClassTable, kNumCacheClasses> tables;
   };
+
+  static constexpr auto kFull = static_cast<size_t>(CacheClass::kFull);
+  static int64_t PerBlock(size_t c) {
+    return CacheLayout::PositionsPerBlock(static_cast<CacheClass>(c));
+  }
 
   BlockManager(const CachePlanner& planner, int64_t num_slabs, const BlockManagerOptions& options);
   [[nodiscard]] const Sequence& At(SequenceId id) const {
@@ -141,15 +152,23 @@ class BlockManager {
   std::optional<SequenceId> TakeSlot(PrefixKeys* keys, int64_t target);
   BlockId Take(CacheClass cache_class);
   bool EvictFor(CacheClass cache_class);
+  void EvictCachedIn(int32_t slab);
+  bool ReleaseSpare();
+  [[nodiscard]] bool Movable(int32_t slab) const;
+  bool EmptySlab();
+  void Move(CacheClass cache_class, BlockId from, BlockId to);
+  [[nodiscard]] int64_t FirstLive(size_t c, int64_t position) const;
   [[nodiscard]] BlockId BlockAt(const ClassTable& table, int64_t logical) const;
   static void SetBlock(ClassTable& table, int64_t logical, int32_t number);
   void DropBlock(ClassTable& table, int64_t logical);
-  void ReleaseBehind(Sequence& sequence, size_t c, int64_t position);
+  bool ReleaseBehind(Sequence& sequence);
   bool ExtendTables(Sequence& sequence, int64_t end, std::span<const int64_t> points,
                     int64_t return_to);
   bool TakeRange(ClassTable& table, size_t c, int64_t begin, int64_t end);
   // A copy of the block that this sequence alone will write; kNoBlock when memory is short.
   BlockId CopyOf(CacheClass cache_class, BlockId block);
+  void DropCopiesTo(CacheClass cache_class, BlockId block);
+  void Abandon(SequenceId id);
   bool ShareOrCopy(ClassTable& table, size_t c, int64_t logical, BlockId block, int64_t length);
   [[nodiscard]] bool HoldsWindow(const Sequence& sequence, int64_t position) const;
   [[nodiscard]] PrefixNode NodeAt(const Sequence& sequence, int64_t num_blocks) const;
@@ -174,6 +193,9 @@ class BlockManager {
   };
   std::vector<Taken> taken_;
   std::vector<PrefixIndex::PointBlock> point_blocks_;
+  // Of a slab that is being emptied.
+  std::vector<BlockId> moving_;
+  std::vector<BlockId> set_aside_;
   int64_t num_evictions_ = 0;
 };
 

@@ -81,11 +81,15 @@ CacheClass BlockPool::OwnerOf(int32_t slab) const {
   return static_cast<CacheClass>(slabs_[static_cast<size_t>(slab)].owner);
 }
 
-BlockId BlockPool::CachedBlockIn(int32_t slab) const {
-  const auto first = static_cast<BlockId>(slab * ids_per_slab_);
+BlockPool::BlockRange BlockPool::BlocksOf(int32_t slab) const {
   const int owner = slabs_[static_cast<size_t>(slab)].owner;
-  if (owner < 0) return kNoBlock;
-  for (BlockId b = first; b < first + blocks_per_slab_[static_cast<size_t>(owner)]; ++b) {
+  const auto first = static_cast<BlockId>(slab * ids_per_slab_);
+  return {first, first + (owner < 0 ? 0 : blocks_per_slab_[static_cast<size_t>(owner)])};
+}
+
+BlockId BlockPool::CachedBlockIn(int32_t slab) const {
+  const BlockRange blocks = BlocksOf(slab);
+  for (BlockId b = blocks.first; b < blocks.end; ++b) {
     if (At(b).refs == 0 && At(b).leases > 0) return b;
   }
   return kNoBlock;

@@ -59,6 +59,18 @@ class BlockPool {
     return slabs_[static_cast<size_t>(slab)].drained_tick;
   }
   [[nodiscard]] CacheClass OwnerOf(int32_t slab) const;
+  [[nodiscard]] int32_t SlabOf(BlockId block) const {
+    return static_cast<int32_t>(block / ids_per_slab_);
+  }
+  // Blocks [first, end) of a slab; none where it is free.
+  struct BlockRange {
+    BlockId first = 0;
+    BlockId end = 0;
+  };
+  [[nodiscard]] BlockRange BlocksOf(int32_t slab) const;
+  [[nodiscard]] int32_t InUseIn(int32_t slab) const {
+    return slabs_[static_cast<size_t>(slab)].in_use;
+  }
   // Any cached block of the slab; kNoBlock: none.
   [[nodiscard]] BlockId CachedBlockIn(int32_t slab) const;
 
@@ -95,9 +107,6 @@ class BlockPool {
   };
   [[nodiscard]] const Block& At(BlockId block) const { return blocks_[static_cast<size_t>(block)]; }
   [[nodiscard]] Block& At(BlockId block) { return blocks_[static_cast<size_t>(block)]; }
-  [[nodiscard]] int32_t SlabOf(BlockId block) const {
-    return static_cast<int32_t>(block / ids_per_slab_);
-  }
   [[nodiscard]] IndexList& Bucket(int owner, int32_t used) {
     return buckets_[static_cast<size_t>(owner)][static_cast<size_t>(used)];
   }

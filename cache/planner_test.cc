@@ -203,6 +203,53 @@ TEST(Planner, BlockCountsEqualEnumeration) {
   }
 }
 
+// Blocks of the window that position `begin` reads and of what a step to `end` leaves behind, put
+// together one by one, for all steps.
+TEST(Planner, AChunkHoldsTheWindowsAtBothOfItsEnds) {
+  const CacheGeometry geometry = {{0, 4, 128}, 512, 64, 128, 100};
+  const CachePlanner planner(CacheLayout(geometry, kFp8Fp4));
+  const int per_block[] = {256, 64, 4, 8};
+  constexpr int kLength = 600;
+  ClassCounts most{};
+  for (int end = 1; end <= kLength; ++end) {
+    for (int begin = 0; begin < end; ++begin) {
+      for (size_t c = 1; c < 4; ++c) {
+        std::set<int> touched;
+        for (const int at : {begin, end}) {
+          const auto live =
+              static_cast<int>(planner.layout().LiveBegin(static_cast<CacheClass>(c), at));
+          for (int b = std::max(0, live) / per_block[c]; b * per_block[c] < at; ++b) {
+            touched.insert(b);
+          }
+        }
+        most[c] = std::max(most[c], static_cast<int64_t>(touched.size()));
+      }
+    }
+    const ClassCounts counted = planner.MaxBlocks(1, end);
+    ASSERT_EQ(counted[0], (end + 255) / 256);
+    for (size_t c = 1; c < 4; ++c) ASSERT_GE(counted[c], most[c]) << c << " at " << end;
+  }
+  // The window may begin anywhere in a block; states begin with one, which admission leaves out.
+  const ClassCounts counted = planner.MaxBlocks(1, kLength);
+  EXPECT_EQ(counted, (ClassCounts{3, 6, 6, 34}));
+  EXPECT_EQ(most, (ClassCounts{0, 6, 4, 32}));
+}
+
+TEST(Planner, OneChunkIsCountedHoweverManySequences) {
+  const CachePlanner planner(CacheLayout(Flash(1), kFp8Fp4));
+  EXPECT_EQ(planner.ChunkBlocks(kMillion), (ClassCounts{0, 3, 3, 17}));
+  EXPECT_EQ(planner.ChunkBlocks(0), ClassCounts{});
+  EXPECT_EQ(planner.ChunkBlocks(1), ClassCounts{});
+  EXPECT_EQ(planner.ChunkBlocks(64), (ClassCounts{0, 0, 3, 0})) << "no more than there are";
+  EXPECT_EQ(planner.ChunkBlocks(150), (ClassCounts{0, 0, 3, 2}));
+  EXPECT_EQ(planner.MaxBlocks(0, kMillion), ClassCounts{});
+  EXPECT_EQ(planner.MaxBlocks(1, kMillion), (ClassCounts{4096, 6, 6, 34}));
+  EXPECT_EQ(planner.MaxBlocks(10, kMillion), (ClassCounts{40960, 33, 33, 187}));
+  EXPECT_EQ(planner.BytesFor(10, kMillion),
+            planner.SlabsFor(planner.MaxBlocks(10, kMillion)) * planner.slab_bytes());
+  EXPECT_EQ(planner.SlabsFor({40960, 33, 33, 187}), 2926 + 5 + 3 + 10);
+}
+
 TEST(Planner, ClassesThatNoLayerHasTakeNothing) {
   const CachePlanner planner(CacheLayout({{0, 0}, 512, 64, 128, 128}, kFp8Fp4));
   EXPECT_EQ(planner.BlocksPerSlab(CacheClass::kFull), 0);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -13,26 +15,21 @@ constexpr size_t kMaxTail = kBlockPositions - 1;
 
 // Keys are uniform already.
 size_t HashOf(const PrefixKey& key) {
-  size_t hash;
+  size_t hash = 0;
   std::memcpy(&hash, key.data(), sizeof(hash));
   return hash;
 }
 
-// Blocks of which one resume point can lease at most, the full class's included.
-size_t MaxPointBlocks(const CachePlanner& planner) {
-  int64_t most = 0;
-  for (int64_t position = 0; position < 4 * kBlockPositions; ++position) {
-    int64_t sum = 1;
-    for (int64_t count : planner.ResumePointBlocks(1'000'000 + position)) sum += count;
-    most = std::max(most, sum);
-  }
-  return static_cast<size_t>(most);
-}
-
 }  // namespace
 
+int64_t PrefixIndex::MaxPointBlocks(const CachePlanner& planner) {
+  ClassCounts most = planner.MaxBlocks(std::numeric_limits<Position>::max());
+  most[static_cast<size_t>(CacheClass::kFull)] = 1;
+  return std::accumulate(most.begin(), most.end(), int64_t{0});
+}
+
 PrefixIndex::PrefixIndex(const CachePlanner& planner, BlockPool& pool, int64_t max_points)
-    : pool_(pool), max_point_blocks_(MaxPointBlocks(planner)) {
+    : pool_(pool), max_point_blocks_(static_cast<size_t>(MaxPointBlocks(planner))) {
   const auto max_nodes =
       static_cast<size_t>(pool.num_slabs() * planner.BlocksPerSlab(CacheClass::kFull));
   nodes_.resize(max_nodes + 1);
@@ -217,6 +214,26 @@ int64_t PrefixIndex::LastPointOn(BlockId block) const {
         last, PositionOf(static_cast<ResumePoint>(static_cast<size_t>(lease) / max_point_blocks_)));
   }
   return last;
+}
+
+void PrefixIndex::Move(BlockId from, BlockId to) {
+  const auto move_lease = [&] {
+    pool_.Lease(to);
+    pool_.Unlease(from);
+  };
+  if (const PrefixNode node = NodeOf(from); node != kNoIndex) {
+    At(node).block = to;
+    block_nodes_[static_cast<size_t>(to)] = node;
+    block_nodes_[static_cast<size_t>(from)] = kNoIndex;
+    move_lease();
+  }
+  IndexList& leases = block_leases_[static_cast<size_t>(from)];
+  while (!leases.empty()) {
+    const int32_t lease = leases.PopFront(lease_links_);
+    point_blocks_[static_cast<size_t>(lease)].block = to;
+    block_leases_[static_cast<size_t>(to)].PushBack(lease_links_, lease);
+    move_lease();
+  }
 }
 
 void PrefixIndex::Evict(BlockId block) {

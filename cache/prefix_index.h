@@ -41,6 +41,9 @@ class PrefixIndex {
   // longest ago makes room.
   PrefixIndex(const CachePlanner& planner, BlockPool& pool, int64_t max_points);
 
+  // Blocks that one resume point leases at most, that of the full class included.
+  [[nodiscard]] static int64_t MaxPointBlocks(const CachePlanner& planner);
+
   // The longest cached prefix of `tokens` of at most `limit` positions. Changes nothing.
   [[nodiscard]] PrefixMatch Match(std::span<const TokenId> tokens, const PrefixKeys& keys,
                                   int64_t limit) const;
@@ -82,6 +85,8 @@ class PrefixIndex {
   // Largest position of a resume point that leases the block; -1: none does.
   [[nodiscard]] int64_t LastPointOn(BlockId block) const;
 
+  // What leases `from` leases `to` from now on, which has the same content. Both are in use.
+  void Move(BlockId from, BlockId to);
   // Drops everything that leases a cached block, which is free afterwards. What can only be reached
   // through it goes too.
   void Evict(BlockId block);

@@ -221,6 +221,7 @@ bool EngineCore::RunStep() {
     Finish(static_cast<Job&>(*stuck), std::move(event), false);
     return true;
   }
+  if (stats_observer_) stats_observer_(stats());  // who runs is known before the first token is
   if (const Status status = Forward(rows); !status.ok()) {
     FailStep(rows, status);
     return true;

@@ -62,8 +62,8 @@ class EngineCore {
   [[nodiscard]] Result<JobPtr> Prepare(RequestId id, GenerateRequest request,
                                        std::shared_ptr<RequestSink> sink) const;
   void Add(JobPtr job);
-  // Called before sinks get OnFinish, with what the request's end changed: who reads stats() after
-  // it knows that a request ended sees it ended there too.
+  // Called when a step's requests are chosen and before sinks get OnFinish: who knows that a request
+  // runs or ended sees that in the stats as well.
   void SetStatsObserver(std::function<void(const EngineStats&)> observer) {
     stats_observer_ = std::move(observer);
   }
