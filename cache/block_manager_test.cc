@@ -180,6 +180,29 @@ TEST_F(BlockManagerTest, ARollingPointReplacesTheLastOneUnlessThatWasUsed) {
   EXPECT_EQ(manager_->prefixes().num_points(), 2);
 }
 
+TEST_F(BlockManagerTest, ARollingPointThatWasGivenUpTakesNobodyElsesPlace) {
+  Create(10);
+  Client client = Start(Tokens(2000));
+  const int64_t rolled = 300;
+  Step(client, rolled, {.points = {&rolled, 1}, .rolling = rolled});
+  Step(client, 900);
+  Step(client, 1001);  // the window in front of 300 is given back
+  // Others need the memory; then their points take all numbers that are free.
+  for (uint32_t seed = 2; Match(std::span(client.tokens).first(400)).position == 300; ++seed) {
+    ASSERT_LT(seed, 40U);
+    RunPrompt(Tokens(1000, seed), 999);
+  }
+  Client other = Start(Tokens(100, 100));
+  Step(other, 100, {.return_to = 40});
+  for (int64_t p = 40; p <= 100; ++p) ASSERT_TRUE(manager_->Keep(other.id, other.tokens, p));
+  const int64_t num_points = manager_->prefixes().num_points();
+  const int64_t num_evictions = manager_->num_evictions();
+  const int64_t end = 1002;
+  Step(client, end, {.points = {&end, 1}, .rolling = end});
+  ASSERT_EQ(manager_->num_evictions(), num_evictions);
+  EXPECT_EQ(manager_->prefixes().num_points(), num_points + 1);
+}
+
 TEST_F(BlockManagerTest, AForkSharesWholeBlocksAndCopiesTheOthers) {
   Create(60);
   Client a = Start(Tokens(1001));
