@@ -205,6 +205,10 @@ void AddServeCommand(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->add_flag("--enable-force-include-usage,!--no-enable-force-include-usage",
                     o->api.force_include_usage, "End every stream with usage, asked for or not");
+  command
+      ->add_flag("--enable-dev-endpoints", o->api.dev_endpoints,
+                 "Answer POST /reset_prefix_cache, which forgets all cached prefixes")
+      ->envname("VLLM_SERVER_DEV_MODE");
   command->add_option("--max-body-bytes", o->api.max_body_bytes, "Largest request body")
       ->check(CLI::Range(size_t{1}, size_t{1} << 40))
       ->capture_default_str();

@@ -34,6 +34,11 @@ class Engine {
   // Ends a request within one step: its sink gets OnFinish(kAborted). Unknown or finished ids are
   // ignored.
   virtual void Abort(RequestId id) = 0;
+  // The same where a front end found the answer's end in its `num_tokens`-th token (a stop string):
+  // what was computed in front of that token is kept for whoever continues the answer.
+  virtual void EndAt(RequestId id, int64_t num_tokens) = 0;
+  // Forgets all cached prefixes before the next step; running requests go on.
+  virtual void ResetPrefixCache() = 0;
   [[nodiscard]] virtual int num_running() const = 0;
   [[nodiscard]] virtual int num_waiting() const = 0;
   // A consistent copy. Takes no longer than a lock that is never held during a step.

@@ -167,12 +167,19 @@ void EngineCore::Add(JobPtr job) {
 
 void EngineCore::Abort(RequestId id) {
   const auto job = jobs_.find(id);
-  if (job == jobs_.end()) return;
+  if (job != jobs_.end()) Abort(*job->second, job->second->computed);
+}
+
+void EngineCore::EndAt(RequestId id, int64_t num_tokens) {
+  const auto job = jobs_.find(id);
+  if (job != jobs_.end()) Abort(*job->second, job->second->num_prompt + num_tokens - 1);
+}
+
+void EngineCore::Abort(Job& job, int64_t keep) {
   FinishEvent event;
   event.reason = FinishReason::kAborted;
   event.error = Cancelled("aborted");
-  // A client that matched a stop string ends a request so, and its next turn continues here.
-  Finish(*job->second, std::move(event), true);
+  Finish(job, std::move(event), keep);
   TellFinished();
 }
 
@@ -187,7 +194,7 @@ bool EngineCore::Preempt(RequestId id) {
   return true;
 }
 
-void EngineCore::Finish(Job& job, FinishEvent event, bool keep) {
+void EngineCore::Finish(Job& job, FinishEvent event, int64_t keep) {
   event.cached_tokens = static_cast<int>(job.cached);
   event.prefix_miss = job.miss;
   event.timings = job.timings;
@@ -218,7 +225,7 @@ bool EngineCore::RunStep() {
     FinishEvent event;
     event.reason = FinishReason::kError;
     event.error = OutOfMemory("the cache has no room for this request alone");
-    Finish(static_cast<Job&>(*stuck), std::move(event), false);
+    Finish(static_cast<Job&>(*stuck), std::move(event), 0);
     return true;
   }
   if (stats_observer_) stats_observer_(stats());  // who runs is known before the first token is
@@ -278,7 +285,7 @@ void EngineCore::FailStep(std::span<const ScheduledRows> rows, const Status& err
     FinishEvent event;
     event.reason = FinishReason::kError;
     event.error = error;
-    Finish(*jobs_.at(id), std::move(event), false);
+    Finish(*jobs_.at(id), std::move(event), 0);
   }
 }
 
@@ -304,7 +311,7 @@ void EngineCore::Sample(Job& job, std::span<float> logits) {
     job.tokens.push_back(event.token);
     return;
   }
-  Finish(job, std::move(finish), true);
+  Finish(job, std::move(finish), job.computed);
 }
 
 EngineStats EngineCore::stats() const {

@@ -62,14 +62,16 @@ class EngineCore {
   [[nodiscard]] Result<JobPtr> Prepare(RequestId id, GenerateRequest request,
                                        std::shared_ptr<RequestSink> sink) const;
   void Add(JobPtr job);
-  // Called when a step's requests are chosen and before sinks get OnFinish: who knows that a request
-  // runs or ended sees that in the stats as well.
+  // Called when a step's requests are chosen and before sinks get OnFinish: who knows that a
+  // request runs or ended sees that in the stats as well.
   void SetStatsObserver(std::function<void(const EngineStats&)> observer) {
     stats_observer_ = std::move(observer);
   }
   // Its sink gets OnFinish(kAborted). Unknown ids are ignored.
   void Abort(RequestId id);
+  void EndAt(RequestId id, int64_t num_tokens);
   void AbortAll();
+  void ResetPrefixCache() { manager_->ClearPrefixes(); }
   // One forward pass and its tokens. False when there was nothing to do.
   bool Step();
 
@@ -92,7 +94,8 @@ class EngineCore {
   [[nodiscard]] Status Validate(const GenerateRequest& request) const;
   Status Forward(std::span<const ScheduledRows> rows);
   void Sample(Job& job, std::span<float> logits);
-  void Finish(Job& job, FinishEvent event, bool keep);
+  void Abort(Job& job, int64_t keep);
+  void Finish(Job& job, FinishEvent event, int64_t keep);
   void TellFinished();
   bool RunStep();
   void FailStep(std::span<const ScheduledRows> rows, const Status& error);

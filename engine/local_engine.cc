@@ -54,7 +54,19 @@ Result<RequestId> LocalEngine::Submit(GenerateRequest request, std::shared_ptr<R
 
 void LocalEngine::Abort(RequestId id) {
   std::lock_guard lock(mutex_);
-  aborted_.push_back(id);
+  ended_.push_back({id, {}});
+  wake_.notify_one();
+}
+
+void LocalEngine::EndAt(RequestId id, int64_t num_tokens) {
+  std::lock_guard lock(mutex_);
+  ended_.push_back({id, num_tokens});
+  wake_.notify_one();
+}
+
+void LocalEngine::ResetPrefixCache() {
+  std::lock_guard lock(mutex_);
+  reset_prefixes_ = true;
   wake_.notify_one();
 }
 
@@ -77,24 +89,30 @@ EngineStats LocalEngine::stats() const {
 
 void LocalEngine::Loop() {
   std::vector<EngineCore::JobPtr> submitted;
-  std::vector<RequestId> aborted;
+  std::vector<End> ended;
   for (bool stopping = false; !stopping;) {
+    bool reset = false;
     {
       std::unique_lock lock(mutex_);
       wake_.wait(lock, [this] {
-        return stopping_ || !submitted_.empty() || !aborted_.empty() || !core_->idle();
+        return stopping_ || !submitted_.empty() || !ended_.empty() || reset_prefixes_ ||
+               !core_->idle();
       });
       stopping = stopping_;
+      reset = std::exchange(reset_prefixes_, false);
       submitted.swap(submitted_);
-      aborted.swap(aborted_);
+      ended.swap(ended_);
       // They wait in the core until the step below has begun.
       stats_.num_waiting += static_cast<int>(submitted.size());
     }
     for (EngineCore::JobPtr& job : submitted) core_->Add(std::move(job));
     submitted.clear();
     // An id may be aborted before its request came here, but never before it was submitted.
-    for (const RequestId id : aborted) core_->Abort(id);
-    aborted.clear();
+    for (const End& end : ended) {
+      end.num_tokens ? core_->EndAt(end.id, *end.num_tokens) : core_->Abort(end.id);
+    }
+    ended.clear();
+    if (reset) core_->ResetPrefixCache();
     stopping ? core_->AbortAll() : static_cast<void>(core_->Step());
   }
 }

@@ -28,6 +28,8 @@ class LocalEngine final : public Engine {
   [[nodiscard]] const EngineInfo& info() const override { return core_->info(); }
   Result<RequestId> Submit(GenerateRequest request, std::shared_ptr<RequestSink> sink) override;
   void Abort(RequestId id) override;
+  void EndAt(RequestId id, int64_t num_tokens) override;
+  void ResetPrefixCache() override;
   [[nodiscard]] int num_running() const override;
   [[nodiscard]] int num_waiting() const override;
   [[nodiscard]] EngineStats stats() const override;
@@ -45,7 +47,12 @@ class LocalEngine final : public Engine {
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;
   std::vector<EngineCore::JobPtr> submitted_;
-  std::vector<RequestId> aborted_;
+  struct End {
+    RequestId id = 0;
+    std::optional<int64_t> num_tokens;  // of EndAt
+  };
+  std::vector<End> ended_;
+  bool reset_prefixes_ = false;
   RequestId next_id_ = 1;
   bool stopping_ = false;
   EngineStats stats_;  // after the last step, without what was submitted since

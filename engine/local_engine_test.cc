@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <future>
+#include <thread>
 
 namespace fathom {
 namespace {
@@ -139,6 +141,38 @@ TEST(LocalEngine, AbortEndsARunningAndAWaitingRequest) {
   auto next = std::make_shared<Collector>();
   ASSERT_TRUE(engine->Submit(Request(3), next).ok());
   EXPECT_EQ(next->Wait().reason, FinishReason::kLength) << "an abort does not spill over";
+}
+
+// A front end that finds a stop string ends the request a step or two late.
+TEST(LocalEngine, WhatWasComputedInFrontOfAStopStringIsKept) {
+  auto engine = NewEngine();
+  auto sink = std::make_shared<Collector>();
+  std::atomic<RequestId> id = 0;
+  sink->on_token = [&] {
+    if (sink->tokens().size() != 9) return;
+    while (id == 0) std::this_thread::yield();
+    engine->EndAt(id, 9);
+  };
+  const GenerateRequest request = Request(500);
+  const auto submitted = engine->Submit(request, sink);
+  ASSERT_TRUE(submitted.ok());
+  id = *submitted;
+  EXPECT_EQ(sink->Wait().reason, FinishReason::kAborted);
+  ASSERT_GE(sink->tokens().size(), 9u);
+
+  GenerateRequest next = request;
+  next.max_tokens = 1;
+  next.prompt.insert(next.prompt.end(), sink->tokens().begin(), sink->tokens().begin() + 8);
+  next.prompt.push_back(75);  // not what the answer went on with
+  next.prompt.push_back(76);
+  auto again = std::make_shared<Collector>();
+  ASSERT_TRUE(engine->Submit(next, again).ok());
+  EXPECT_EQ(again->Wait().cached_tokens, static_cast<int>(request.prompt.size()) + 8);
+
+  engine->ResetPrefixCache();
+  again = std::make_shared<Collector>();
+  ASSERT_TRUE(engine->Submit(next, again).ok());
+  EXPECT_EQ(again->Wait().cached_tokens, 0);
 }
 
 TEST(LocalEngine, DestructionFinishesEveryRequest) {

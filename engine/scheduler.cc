@@ -35,11 +35,12 @@ void Scheduler::Add(ScheduledRequest* request) {
   waiting_.push_back(request);
 }
 
-void Scheduler::Remove(ScheduledRequest* request, bool keep) {
+void Scheduler::Remove(ScheduledRequest* request, int64_t keep) {
   if (request == stuck_) stuck_ = nullptr;
   if (std::erase(waiting_, request) > 0) return;
   FATHOM_CHECK(std::erase(running_, request) > 0, "only requests that were added are removed");
-  if (keep) manager_.Keep(request->sequence, request->tokens, manager_.length(request->sequence));
+  const int64_t position = std::min(keep, manager_.length(request->sequence));
+  if (position > 0) manager_.Keep(request->sequence, request->tokens, position);
   manager_.Release(request->sequence);
   request->sequence = -1;
 }
@@ -228,11 +229,20 @@ void Scheduler::ScheduleWaiting(int64_t* budget) {
 }
 
 bool Scheduler::Admit(ScheduledRequest& r) {
-  const PrefixMatch match = manager_.Match(r.tokens, r.keys);
+  PrefixMatch match = manager_.Match(r.tokens, r.keys);
   // Room for the whole prompt and the first new token.
   const int64_t length = NumKnown(r) + 1;
   if (!manager_.Fits(length, match)) return false;
-  const std::optional<SequenceId> id = manager_.Admit(match, &r.keys, length);
+  std::optional<SequenceId> id = manager_.Admit(match, &r.keys, length);
+  if (!id && match.position > 0) {
+    // A copy of a partly filled block needs one block more than fits: from the beginning, then.
+    PrefixMatch none;
+    none.junction = match.junction;
+    none.miss = PrefixMiss::kNoResumePoint;
+    if (!manager_.Fits(length, none)) return false;
+    id = manager_.Admit(none, &r.keys, length);
+    match = none;
+  }
   if (!id) return false;
   r.sequence = *id;
   r.computed = match.position;

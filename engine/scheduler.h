@@ -74,9 +74,10 @@ class Scheduler {
 
   // Requests stay the caller's and must live until they are removed.
   void Add(ScheduledRequest* request);
-  // Takes a request out between steps, wherever it is. With `keep`, the next request that begins
-  // with its computed tokens continues from them.
-  void Remove(ScheduledRequest* request, bool keep);
+  // Takes a request out between steps, wherever it is. The next request that begins with its first
+  // `keep` tokens continues behind them, if they are computed (where fewer are, behind those); 0:
+  // nothing more is kept of it.
+  void Remove(ScheduledRequest* request, int64_t keep);
 
   // Takes a running request's blocks away, between steps; it waits and runs again.
   void Preempt(ScheduledRequest& request);

@@ -59,7 +59,7 @@ class Simulator {
 
   void Abort(Request* request) {
     if (request->finished_at >= 0) return;
-    scheduler_->Remove(request, true);
+    scheduler_->Remove(request, request->computed);
     request->finished_at = step_;
   }
 
@@ -101,7 +101,7 @@ class Simulator {
       }
       request->last_token_at = step_;
       if (++request->generated == request->max_tokens) {
-        scheduler_->Remove(request, true);
+        scheduler_->Remove(request, request->computed);
         request->finished_at = step_;
       } else {
         request->tokens.push_back(static_cast<TokenId>(random_() % 1000));

@@ -97,25 +97,27 @@ void ApiServer::Impl::Handle(http::Request request, WriterPtr writer) {
   const bool is_generation = path == "/v1/chat/completions" || path == "/v1/completions";
   const bool is_health = path == "/health" || path == "/ping";
   const bool is_metrics = path == "/metrics";
+  const bool is_reset = path == "/reset_prefix_cache" && options.dev_endpoints;
   const bool is_get = is_health || is_metrics || path == "/version" || path == "/v1/models" ||
                       StartsWith(path, kModelsPrefix);
-  if (StartsWith(path, "/v1") && !keys.Allows(request.Header("authorization"))) {
+  if ((StartsWith(path, "/v1") || is_reset) && !keys.Allows(request.Header("authorization"))) {
     http::Response response = ErrorResponse({401, "the API key is missing or wrong", {}, {}});
     response.headers.emplace_back("WWW-Authenticate", "Bearer");
     return writer->Send(std::move(response));
   }
-  if (!is_generation && !is_get) {
+  if (!is_generation && !is_get && !is_reset) {
     return writer->Send(ErrorResponse({404, "no such route: " + QuoteForError(path), {}, {}}));
   }
   const bool allowed =
-      is_generation ? request.method == "POST"
-                    : request.method == "GET" || (path == "/ping" && request.method == "POST");
+      is_generation || is_reset
+          ? request.method == "POST"
+          : request.method == "GET" || (path == "/ping" && request.method == "POST");
   if (!allowed) {
     http::Response response = ErrorResponse(
         {405, QuoteForError(path) + " does not answer " + QuoteForError(request.method), {}, {}});
-    response.headers.emplace_back("Allow", is_generation     ? "POST"
-                                           : path == "/ping" ? "GET, POST"
-                                                             : "GET");
+    response.headers.emplace_back("Allow", is_generation || is_reset ? "POST"
+                                           : path == "/ping"         ? "GET, POST"
+                                                                     : "GET");
     return writer->Send(std::move(response));
   }
   // In every state, so that loading and draining show.
@@ -125,6 +127,10 @@ void ApiServer::Impl::Handle(http::Request request, WriterPtr writer) {
     return writer->Send(ErrorResponse(*error));
   }
   if (is_get) return Get(request, writer);
+  if (is_reset) {
+    engine->ResetPrefixCache();
+    return writer->Send({200, "", {}, ""});
+  }
   // Large bodies take a while to parse and encode; other connections go on meanwhile.
   server->PostWork([this, request = std::move(request), writer = std::move(writer),
                     arrival = RequestRecord::Clock::now()]() mutable {

@@ -30,6 +30,7 @@ struct ApiServerOptions {
   double default_top_p = 1.0;
   int default_top_k = 0;  // 0: off
   int max_logprobs = 20;
+  bool dev_endpoints = false;        // POST /reset_prefix_cache
   bool force_include_usage = false;  // streams end with usage although nobody asked
 
   size_t max_body_bytes = size_t{64} << 20;

@@ -31,6 +31,24 @@ TEST_F(ApiServerTest, HealthIsEmptyAndTurnsOkWhenTheModelIsThere) {
   EXPECT_EQ(TestClient(port()).Ask("POST", "/ping").status, 200);
 }
 
+TEST_F(ApiServerTest, PrefixesAreResetWhereDevEndpointsAreOn) {
+  EXPECT_EQ(Post("/reset_prefix_cache", "").status, 404);
+  server_.reset();
+  options_.dev_endpoints = true;
+  options_.api_keys = {"secret"};
+  Start();
+  EXPECT_EQ(TestClient(port()).Ask("POST", "/reset_prefix_cache").status, 401);
+  EXPECT_EQ(engine_.num_resets(), 0);
+  const Reply reply =
+      TestClient(port()).Ask("POST", "/reset_prefix_cache", "", "Authorization: Bearer secret\r\n");
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(engine_.num_resets(), 1);
+  EXPECT_EQ(TestClient(port())
+                .Ask("GET", "/reset_prefix_cache", "", "Authorization: Bearer secret\r\n")
+                .status,
+            405);
+}
+
 TEST_F(ApiServerTest, TellsItsVersion) { EXPECT_EQ(Parse(Get("/version"))["version"], "1.2.3"); }
 
 TEST_F(ApiServerTest, ListsModels) {

@@ -138,6 +138,7 @@ void Generation::RunPrompt() {
   Result<std::unique_ptr<OutputStream>> output = front_end_->NewOutput(job_.output);
   if (!output.ok()) return Fail(FromStatus(output.status()));
   output_ = std::move(output).value();
+  tokens_before_ = usage_.completion_tokens;
   sink_ = std::make_shared<Sink>(shared_from_this());
   const Result<RequestId> id = engine_->Submit(std::move(request), sink_);
   if (!id.ok()) {
@@ -173,7 +174,7 @@ void Generation::OnToken(const TimedToken& token) {
   Emit();
   if (const std::optional<std::string> stop = output_->matched_stop()) {
     Settle(FinishReason::kStop);
-    engine_->Abort(request_id_);
+    engine_->EndAt(request_id_, usage_.completion_tokens - tokens_before_);
     EndChoice({"stop", *stop});
   }
 }

@@ -95,7 +95,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<LogprobEntry> pending_logprobs_;  // of tokens whose text is not sent yet
   std::vector<Choice> choices_;                 // the last one is being made
   Usage usage_;
-  RequestRecord record_;  // of the running request; its cached tokens are in usage_ already
+  int64_t tokens_before_ = 0;  // usage_.completion_tokens when the running prompt began
+  RequestRecord record_;       // of the running request; its cached tokens are in usage_ already
   bool stream_begun_ = false;
   bool role_sent_ = false;
   bool ended_ = false;  // nothing more is sent

@@ -105,6 +105,15 @@ class ScriptedEngine final : public Engine {
     aborted_.push_back(id);
     changed_.notify_all();
   }
+  void EndAt(RequestId id, int64_t /*num_tokens*/) override { Abort(id); }
+  void ResetPrefixCache() override {
+    const std::lock_guard lock(mutex_);
+    ++num_resets_;
+  }
+  [[nodiscard]] int num_resets() const {
+    const std::lock_guard lock(mutex_);
+    return num_resets_;
+  }
   [[nodiscard]] int num_running() const override {
     const std::lock_guard lock(mutex_);
     return num_running_;
@@ -205,6 +214,7 @@ class ScriptedEngine final : public Engine {
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::deque<Item> queue_;
+  int num_resets_ = 0;
   std::vector<RequestId> aborted_;
   std::vector<GenerateRequest> requests_;
   std::vector<TokenId> script_;
