@@ -7,8 +7,9 @@ shift
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 
 out=$(mktemp)
-# A context that a test can overrun quickly.
-"$fathom" serve --port 0 --max-model-len 4096 >"$out" &
+# FATHOM_SERVE_OPTIONS: further options. A context that a test can overrun quickly.
+# shellcheck disable=SC2086  # options are words
+"$fathom" serve --port 0 --max-model-len 4096 ${FATHOM_SERVE_OPTIONS:-} >"$out" &
 server=$!
 trap 'kill $server 2>/dev/null || true; wait $server 2>/dev/null || true; rm -f "$out"' EXIT INT TERM
 
