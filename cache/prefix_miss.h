@@ -2,6 +2,8 @@
 // metrics name it too.
 #pragma once
 
+#include <string_view>
+
 namespace fathom {
 
 enum class PrefixMiss {
@@ -11,5 +13,20 @@ enum class PrefixMiss {
   kNoResumePoint,  // the text is cached further on, but nothing to continue from was kept there
 };
 inline constexpr int kNumPrefixMisses = 4;
+
+// For metrics and logs.
+constexpr std::string_view PrefixMissName(PrefixMiss miss) {
+  switch (miss) {
+    case PrefixMiss::kNone:
+      return "none";
+    case PrefixMiss::kDisabled:
+      return "disabled";
+    case PrefixMiss::kMissingBlock:
+      return "no_block";
+    case PrefixMiss::kNoResumePoint:
+      return "no_resume_point";
+  }
+  return "";
+}
 
 }  // namespace fathom

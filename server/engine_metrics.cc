@@ -15,9 +15,6 @@ using prometheus::MetricType;
 // vLLM's names for AdmissionRejection.
 constexpr std::array<std::string_view, kNumAdmissionRejections> kRejectionNames = {
     "max_num_queued_reqs"};
-// The first, kNone, is no miss.
-constexpr std::array<std::string_view, kNumPrefixMisses> kMissNames = {"", "disabled", "no_block",
-                                                                       "no_resume_point"};
 constexpr std::array<std::string_view, kNumStepPhases> kPhaseNames = {"prefill", "decode", "mixed"};
 
 class FamilyList {
@@ -108,8 +105,8 @@ void AddPrefixCache(const EngineStats& stats, FamilyList* list) {
   list->Begin(MetricType::Counter, "fathom:prefix_miss_total",
               "Requests whose prefix hit ended early, by reason.");
   for (size_t i = 1; i < stats.prefix_misses.size(); ++i) {
-    list->Series({{"reason", std::string(kMissNames[i])}}).counter.value =
-        static_cast<double>(stats.prefix_misses[i]);
+    list->Series({{"reason", std::string(PrefixMissName(static_cast<PrefixMiss>(i)))}})
+        .counter.value = static_cast<double>(stats.prefix_misses[i]);
   }
 }
 

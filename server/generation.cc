@@ -1,5 +1,7 @@
 #include "server/generation.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <mutex>
 #include <utility>
@@ -28,6 +30,9 @@ class Generation::Sink final : public RequestSink, public std::enable_shared_fro
   }
 
   void OnFinish(const FinishEvent& event) override {
+    spdlog::debug("{}: {} prompt tokens cached, miss: {}, {} preemption(s)",
+                  generation_->job_.request.id, event.cached_tokens,
+                  PrefixMissName(event.prefix_miss), event.timings.num_preemptions);
     const std::lock_guard lock(mutex_);
     if (!dropped_) {
       finish_ = event;
