@@ -54,7 +54,10 @@ std::vector<int64_t> Lengths(const Json& input) {
 }  // namespace
 
 SequenceRun::SequenceRun(const Json& report, std::filesystem::path model)
-    : input_(report.at("input")), expect_(report.at("expect")), model_(std::move(model)) {
+    : input_(report.at("input")),
+      expect_(report.at("expect")),
+      wants_hits_(report.at("class") == "prefix cache"),
+      model_(std::move(model)) {
   ExpectKnown(input_, {"kind", "model", "steps", "options", "pool_blocks", "for_each_length"});
   EXPECT_EQ(input_.at("model"), "tiny");
   setting_.model = model_;
@@ -162,6 +165,9 @@ void SequenceRun::ExpectCached(const Json& at_least) const {
 void SequenceRun::ExpectOfAnswers(int64_t length) const {
   ExpectKnown(expect_, {"equal", "pairs_equal", "cached_tokens_min", "cached_tokens_min_by_length",
                         "status_all", "evictions_min", "each_finishes_within_s", "finishes"});
+  // Equal answers say nothing of reuse that did not happen.
+  const auto is_hit = [](const auto& saved) { return saved.second.cached_tokens > 0; };
+  EXPECT_TRUE(!wants_hits_ || std::any_of(saved_.begin(), saved_.end(), is_hit)) << "no hit";
   if (expect_.contains("equal")) {
     const auto names = expect_.at("equal").get<std::vector<std::string>>();
     for (size_t i = 1; i < names.size(); ++i) ExpectEqual(names[0], names[i]);

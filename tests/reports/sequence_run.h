@@ -39,11 +39,11 @@ class SequenceRun {
 
   const Json& input_;
   const Json& expect_;
+  const bool wants_hits_;
   const std::filesystem::path model_;
   invariance::Setting setting_;
   std::unique_ptr<invariance::Engine> engine_;
   Saved saved_;                   // of the current length
-  std::string last_;              // saved last
   double longest_seconds_ = 0.0;  // of a step
 };
 
