@@ -2,7 +2,6 @@
 // (tests/data/vectors/README.md). Which report is tested where: tests/reports/README.md.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -28,19 +27,6 @@ const std::map<std::string, std::string>& NotHere() {
       {"R114", "drafts (MTP)"},
   };
   return reports;
-}
-
-// Reports that take most of a minute.
-const std::map<std::string, std::string>& Slow() {
-  static const std::map<std::string, std::string> reports = {
-      {"R140", "prompts of up to 70,001 tokens; set FATHOM_REPORTS=all"},
-  };
-  return reports;
-}
-
-bool RunAll() {
-  const char* all = std::getenv("FATHOM_REPORTS");
-  return all != nullptr && std::string(all) == "all";
 }
 
 // A random checkpoint with all kinds of layers, otherwise as small as one can be: some reports have
@@ -71,9 +57,6 @@ TEST_P(SequenceReport, BehavesAsItShould) {
   SCOPED_TRACE(report.at("title").get<std::string>());
   if (const auto elsewhere = NotHere().find(GetParam()); elsewhere != NotHere().end()) {
     GTEST_SKIP() << "SKIPPED: " << GetParam() << " needs " << elsewhere->second;
-  }
-  if (const auto slow = Slow().find(GetParam()); slow != Slow().end() && !RunAll()) {
-    GTEST_SKIP() << "SKIPPED: " << GetParam() << ", " << slow->second;
   }
   const TempDirectory model;
   WriteTiny(model.path());
