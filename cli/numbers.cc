@@ -12,9 +12,9 @@ int64_t Factor(std::string_view suffix) {
   if (suffix == "k") return 1000;
   if (suffix == "m") return 1000 * 1000;
   if (suffix == "g") return 1000 * 1000 * 1000;
-  if (suffix == "K") return int64_t{1} << 10;
-  if (suffix == "M") return int64_t{1} << 20;
-  if (suffix == "G") return int64_t{1} << 30;
+  if (suffix == "K" || suffix == "KiB") return int64_t{1} << 10;
+  if (suffix == "M" || suffix == "MiB") return int64_t{1} << 20;
+  if (suffix == "G" || suffix == "GiB") return int64_t{1} << 30;
   return 0;
 }
 
@@ -27,7 +27,8 @@ Result<int64_t> ParseCount(std::string_view text, std::string_view what, int64_t
   const int64_t factor = Factor({rest, static_cast<size_t>(end - rest)});
   const std::string shown = std::string(what) + " '" + std::string(text) + "'";
   if (error == std::errc::invalid_argument || factor == 0) {
-    return InvalidArgument(shown + " is no number (4096, 64K, 1M, 20G; k, m, g are decimal)");
+    return InvalidArgument(shown +
+                           " is no number (4096, 64K, 1M, 20G, 20GiB; k, m, g are decimal)");
   }
   if (error != std::errc() || value < 1 || value > max / factor) {
     return InvalidArgument(shown + " is not between 1 and " + WithCommas(max));

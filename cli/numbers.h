@@ -10,8 +10,8 @@
 namespace fathom::cli {
 
 // A count of 1 or more: digits, then perhaps one of k, m, g (powers of 1000) or K, M, G (powers of
-// 1024), as in 4096, 64K, 1M, 20G. kInvalidArgument for anything else and above `max`; `what` names
-// the value in the message.
+// 1024; also KiB, MiB, GiB), as in 4096, 64K, 1M, 20GiB. kInvalidArgument for anything else and
+// above `max`; `what` names the value in the message.
 Result<int64_t> ParseCount(std::string_view text, std::string_view what, int64_t max);
 
 // 1048576 -> "1,048,576".

@@ -43,6 +43,9 @@ TEST(Numbers, CountsWithSuffixes) {
   EXPECT_EQ(*ParseCount("1M", "n", INT64_MAX), 1048576);
   EXPECT_EQ(*ParseCount("3m", "n", INT64_MAX), 3000000);
   EXPECT_EQ(*ParseCount("20G", "n", INT64_MAX), int64_t{20} << 30);
+  EXPECT_EQ(*ParseCount("3KiB", "n", INT64_MAX), 3072);
+  EXPECT_EQ(*ParseCount("1MiB", "n", INT64_MAX), 1048576);
+  EXPECT_EQ(*ParseCount("20GiB", "n", INT64_MAX), int64_t{20} << 30);
   EXPECT_EQ(*ParseCount("2g", "n", INT64_MAX), 2000000000);
   for (const char* wrong : {"", "K", "-1", "0", "1.5", "1 K", "1KB", "4096x", "0x10", " 1",
                             "99999999999999999999", "9223372036854775807K"}) {

@@ -34,6 +34,7 @@ struct Options {
   std::string reasoning_field = "both";
   std::string chat_defaults;
   int shutdown_timeout_s = 30;
+  int watchdog_timeout_s = 60;
   CacheOptions cache;
   int max_num_seqs = 16;
   int max_queued_requests = 1024;
@@ -124,6 +125,7 @@ int Run(Options& o) {
                               ? ReasoningField::kReasoningContent
                               : ReasoningField::kBoth;
   o.api.version = kVersion;
+  o.api.watchdog_timeout = std::chrono::seconds(o.watchdog_timeout_s);
   auto location = FindModel(o.model.model);
   if (!location.ok()) return Fail(location.status());
   if (o.api.served_model_names.empty()) o.api.served_model_names.push_back(location->name);
@@ -216,6 +218,12 @@ void AddServeCommand(CLI::App& app, Action& action) {
       ->add_option("--shutdown-timeout", o->shutdown_timeout_s,
                    "Seconds that running requests get to finish after SIGTERM or Ctrl-C")
       ->check(CLI::Range(0, 86400))
+      ->capture_default_str();
+  command
+      ->add_option("--engine-watchdog-timeout", o->watchdog_timeout_s,
+                   "Seconds with work but without the end of a step after which /health answers "
+                   "503; a step is up to --max-num-batched-tokens tokens")
+      ->check(CLI::Range(1, 86400))
       ->capture_default_str();
   command->footer(
       "Example:\n"

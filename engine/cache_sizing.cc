@@ -43,12 +43,13 @@ Result<CacheSize> SizeCache(const CachePlanner& planner, const CacheBudget& budg
                               " tokens: " + std::to_string(planner.BytesFor(1, asked)) +
                               " bytes of cache needed, " + std::to_string(bytes) +
                               " available, of which " + std::to_string(available) +
-                              " in whole slabs; " + std::to_string(fits) + " tokens fit";
+                              " in whole slabs; what fits is " + std::to_string(fits) + " tokens";
   if (fits < 2 || (wanted_len > 0 && fits < wanted_len)) {
     return InvalidArgument((wanted_len > 0 ? "max-model-len: " : "cache memory: ") + amounts +
-                           (fits < 2 ? " (raise --kv-cache-memory-bytes)"
-                                     : " (lower --max-model-len or raise "
-                                       "--kv-cache-memory-bytes)"));
+                           (fits < 2 ? " (raise --kv-cache-memory-bytes, to at least " +
+                                           std::to_string(planner.BytesFor(1, 2)) + ")"
+                                     : std::string(" (lower --max-model-len or raise "
+                                                   "--kv-cache-memory-bytes)")));
   }
   size.max_model_len = std::min(asked, fits);
   if (fits < asked) {

@@ -212,6 +212,7 @@ void EngineCore::TellFinished() {
 
 bool EngineCore::Step() {
   const bool worked = RunStep();
+  if (worked) ++stats_.num_steps;
   TellFinished();
   return worked;
 }

@@ -63,6 +63,7 @@ struct EngineStats {
   int num_waiting = 0;
 
   // Counters, since the engine's start.
+  int64_t num_steps = 0;  // that ended, however they did; with work in hand it grows
   int64_t num_preemptions = 0;
   // A prompt token counts once, as computed or as cached, when it is there for the first time.
   int64_t prompt_tokens_computed = 0;

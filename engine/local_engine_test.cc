@@ -80,6 +80,7 @@ TEST(LocalEngine, CountsTokensStepsAndTimes) {
   EXPECT_EQ(stats.prompt_tokens_computed, 6);
   EXPECT_EQ(stats.generation_tokens, 3);
   // 4 and 2 tokens of the prompt, then the first two generated ones.
+  EXPECT_EQ(stats.num_steps, 4);
   EXPECT_EQ(stats.step_tokens.count(), 4);
   EXPECT_EQ(stats.step_tokens.sum, 8);
   EXPECT_EQ(stats.step_seconds[static_cast<size_t>(StepPhase::kPrefill)].count(), 2);

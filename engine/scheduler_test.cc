@@ -164,6 +164,26 @@ TEST(Scheduler, AnswersRunBesideChunksOfAPrompt) {
   s.RunToEnd(200);
 }
 
+// Report R086: a running answer froze while another client's long prompt was read. What passes
+// between two of its tokens is one step, and no step is larger than the budget.
+TEST(Scheduler, ALongPromptCostsAnAnswerOneChunkPerToken) {
+  SimulatorOptions options = Small(8, 512);
+  options.num_slabs = 200;
+  options.max_positions = 20'001;
+  Simulator s(options);
+  auto* answer = s.Add(64, 400, 67);
+  while (answer->generated < 50) ASSERT_TRUE(s.Step());
+  auto* prompt = s.Add(20'000, 1, 68);
+  int chunks = 0;
+  for (; prompt->generated == 0; ++chunks) ASSERT_TRUE(s.Step());
+  EXPECT_GE(chunks, 20'000 / 511) << "the prompt shares every step with the answer";
+  EXPECT_LE(chunks, 20'000 / 256 + 1) << "but takes most of it";
+  EXPECT_EQ(answer->generated, 50 + chunks);
+  s.RunToEnd(1000);
+  EXPECT_EQ(answer->generated, 400);
+  EXPECT_EQ(answer->longest_gap, 1);
+}
+
 TEST(Scheduler, RandomTrafficEndsInEveryMemoryAndBudget) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     std::mt19937_64 random(seed);

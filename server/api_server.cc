@@ -16,6 +16,7 @@
 #include "server/generation_route.h"
 #include "server/http/http_server.h"
 #include "server/metrics.h"
+#include "server/watchdog.h"
 
 namespace fathom {
 namespace {
@@ -63,6 +64,8 @@ struct ApiServer::Impl {
   void Get(const http::Request& request, const WriterPtr& writer);
   void Generate(http::Request request, WriterPtr writer, RequestRecord::Clock::time_point arrival);
   [[nodiscard]] MaybeError CheckReady() const;
+  // And whether the engine gets on. Requests are taken all the same: they wait.
+  [[nodiscard]] MaybeError CheckHealth() const;
 
   const ApiServerOptions options;
   const ModelNames names;
@@ -72,6 +75,7 @@ struct ApiServer::Impl {
   // Written once, before `state` turns ready.
   Engine* engine = nullptr;
   const TextFrontEnd* front_end = nullptr;
+  std::unique_ptr<Watchdog> watchdog;
   std::atomic<State> state{State::kLoading};
 
   std::mutex mutex;  // guards what follows
@@ -92,14 +96,23 @@ MaybeError ApiServer::Impl::CheckReady() const {
   return std::nullopt;
 }
 
+MaybeError ApiServer::Impl::CheckHealth() const {
+  if (MaybeError error = CheckReady()) return error;
+  std::optional<std::string> stall = watchdog->Stall();
+  if (!stall) return std::nullopt;
+  return RequestError{503, "the engine makes " + *std::move(stall), {}, {}};
+}
+
 void ApiServer::Impl::Handle(http::Request request, WriterPtr writer) {
   const std::string_view path = request.path;
   const bool is_generation = path == "/v1/chat/completions" || path == "/v1/completions";
-  const bool is_health = path == "/health" || path == "/ping";
+  const bool is_health = path == "/health" || path == "/readiness" || path == "/ping";
+  // That a request is answered at all says that the process lives.
+  const bool is_liveness = path == "/liveness";
   const bool is_metrics = path == "/metrics";
   const bool is_reset = path == "/reset_prefix_cache" && options.dev_endpoints;
-  const bool is_get = is_health || is_metrics || path == "/version" || path == "/v1/models" ||
-                      StartsWith(path, kModelsPrefix);
+  const bool is_get = is_health || is_liveness || is_metrics || path == "/version" ||
+                      path == "/v1/models" || StartsWith(path, kModelsPrefix);
   if ((StartsWith(path, "/v1") || is_reset) && !keys.Allows(request.Header("authorization"))) {
     http::Response response = ErrorResponse({401, "the API key is missing or wrong", {}, {}});
     response.headers.emplace_back("WWW-Authenticate", "Bearer");
@@ -120,12 +133,13 @@ void ApiServer::Impl::Handle(http::Request request, WriterPtr writer) {
                                                                      : "GET");
     return writer->Send(std::move(response));
   }
-  // In every state, so that loading and draining show.
+  // In every state, so that loading and draining show and nobody ends a process for them.
+  if (is_liveness) return writer->Send({200, "", {}, ""});
   if (is_metrics) return writer->Send({200, kMetricsType, {}, metrics->Expose()});
-  if (MaybeError error = CheckReady()) {
-    if (is_health) return writer->Send({503, "", {{"Retry-After", "1"}}, ""});
+  if (MaybeError error = is_health ? CheckHealth() : CheckReady()) {
     return writer->Send(ErrorResponse(*error));
   }
+  if (is_health) return writer->Send({200, "", {}, ""});
   if (is_get) return Get(request, writer);
   if (is_reset) {
     engine->ResetPrefixCache();
@@ -143,7 +157,6 @@ void ApiServer::Impl::Get(const http::Request& request, const WriterPtr& writer)
   auto send_json = [&writer](std::string body) {
     writer->Send({200, "application/json", {}, std::move(body)});
   };
-  if (path == "/health" || path == "/ping") return writer->Send({200, "", {}, ""});
   if (path == "/version") {
     return send_json(nlohmann::json{{"version", options.version}}.dump());
   }
@@ -223,6 +236,7 @@ void ApiServer::Serve(Engine* engine, const TextFrontEnd* front_end) {
   impl_->engine = engine;
   impl_->front_end = front_end;
   impl_->metrics->Attach(engine);
+  impl_->watchdog = std::make_unique<Watchdog>(engine, impl_->options.watchdog_timeout);
   impl_->state = Impl::State::kReady;
 }
 

@@ -41,6 +41,8 @@ struct ApiServerOptions {
   std::chrono::milliseconds header_timeout{15'000};
   std::chrono::milliseconds body_timeout{120'000};
   std::chrono::milliseconds keep_alive_interval{10'000};  // SSE comments
+  // /health turns 503 when the engine has had work for so long without ending a step.
+  std::chrono::milliseconds watchdog_timeout{60'000};
 };
 
 class ApiServer {
@@ -57,8 +59,9 @@ class ApiServer {
   // Both must outlive this object. The engine must be destroyed after it, or have no request left.
   void Serve(Engine* engine, const TextFrontEnd* front_end);
 
-  // /health turns 503 and no connection is accepted any more; requests may finish within `timeout`;
-  // the others are aborted: streams get finish_reason "abort" and an error event, the rest a 503.
+  // /health and /readiness turn 503 and no connection is accepted any more; requests may finish
+  // within `timeout`; the others are aborted: streams get finish_reason "abort" and an error event,
+  // the rest a 503.
   void Shutdown(std::chrono::milliseconds timeout);
 
  private:

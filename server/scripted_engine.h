@@ -181,6 +181,7 @@ class ScriptedEngine final : public Engine {
     if (endless) changed_.wait_for(lock, std::chrono::milliseconds(1), must_end);
     if (must_end()) return false;
     ++stats_.generation_tokens;
+    ++stats_.num_steps;
     return true;
   }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pty.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -131,7 +132,9 @@ Outcome Program::Finish() {
   }
   if (out_ >= 0 || err_ >= 0) kill(pid_, SIGKILL);  // time was up
   int status = 0;
-  waitpid(std::exchange(pid_, -1), &status, 0);
+  rusage usage{};
+  wait4(std::exchange(pid_, -1), &status, 0, &usage);
+  outcome_.peak_bytes = int64_t{usage.ru_maxrss} * 1024;
   outcome_.status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   return outcome_;
 }

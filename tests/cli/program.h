@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -18,6 +19,8 @@ struct Outcome {
   int status = 0;  // exit status; minus the signal that ended it
   std::string out;
   std::string err;  // empty on a terminal, which shows both as `out`
+  // Most memory that it ever held; at least what the test held when it was started.
+  int64_t peak_bytes = 0;
 };
 
 enum class Io { kPipes, kTerminal };

@@ -57,7 +57,8 @@ std::vector<Command> Commands() {
       {"serve",
        {"--host", "--port", "--served-model-name", "--model-alias", "--api-key",
         "--default-chat-template-kwargs", "--reasoning-field", "--max-logprobs",
-        "--enable-force-include-usage", "--max-body-bytes", "--shutdown-timeout"}},
+        "--enable-force-include-usage", "--max-body-bytes", "--shutdown-timeout",
+        "--engine-watchdog-timeout"}},
       {"logits", {"--tokens", "--out", "--mode"}},
       {"tokenize", {"--file", "--decode", "--pieces", "--ignore-added-tokens", "--model"}},
       {"template",
@@ -158,6 +159,17 @@ TEST(Arguments, BadAndMissingValuesAreNamed) {
   ExpectMistake({"serve", "--default-chat-template-kwargs", "{"}, "--default-chat-template-kwargs");
   ExpectMistake({"serve", "--default-chat-template-kwargs", R"({"x": true})"},
                 "--default-chat-template-kwargs");
+}
+
+// Report R160: what a shell leaves of JSON that was not quoted. --config-json is a stand-in.
+TEST(Arguments, JsonWithoutQuotesIsNamed) {
+  for (const std::vector<std::string>& value : std::vector<std::vector<std::string>>{
+           {"{thinking:false,", "drop_thinking:true}"}, {"{thinking:false}"}}) {
+    std::vector<std::string> command = {"serve", "--default-chat-template-kwargs"};
+    command.insert(command.end(), value.begin(), value.end());
+    ExpectMistake(command, "--default-chat-template-kwargs");
+    ExpectMistake(command, "quote");
+  }
 }
 
 TEST(Arguments, UnderscoresAndEqualsSignsAreAccepted) {

@@ -22,6 +22,7 @@ class Recorder final : public RequestSink {
   }
   void OnFinish(const FinishEvent& event) override {
     EXPECT_EQ(event.reason, FinishReason::kLength) << event.error.ToString();
+    answer_->finished = true;
     answer_->cached_tokens = event.cached_tokens;
     answer_->num_preemptions = event.timings.num_preemptions;
   }

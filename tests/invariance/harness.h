@@ -35,6 +35,7 @@ struct Answer {
   std::vector<uint32_t> logprob_bits;  // of the chosen token and the three likeliest, per token
   int cached_tokens = 0;
   int num_preemptions = 0;
+  bool finished = false;
 
   // What has to be the same.
   [[nodiscard]] bool SameResult(const Answer& other) const {

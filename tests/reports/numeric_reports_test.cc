@@ -4,8 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -17,7 +15,7 @@
 #include "base/formats.h"
 #include "engine/sampler.h"
 #include "model/rope.h"
-#include "tests/test_data.h"
+#include "tests/reports/report_files.h"
 
 namespace fathom {
 namespace {
@@ -307,33 +305,14 @@ const std::map<std::string, std::function<void(const json&, const json&)>>& Chec
   return checks;
 }
 
-// The numeric reports, by id.
-std::map<std::string, json> NumericReports() {
-  std::map<std::string, json> reports;
-  for (const auto& file :
-       std::filesystem::directory_iterator(ProjectPath("tests/data/vectors/reports"))) {
-    std::ifstream in(file.path());
-    json report = json::parse(in, nullptr, /*allow_exceptions=*/false);
-    if (report.is_discarded() || !report.contains("input")) continue;
-    if (report["input"].value("kind", "") == "numeric") reports[report["id"]] = report;
-  }
-  return reports;
-}
-
-std::vector<std::string> Ids() {
-  std::vector<std::string> ids;
-  for (const auto& [id, report] : NumericReports()) ids.push_back(id);
-  return ids;
-}
-
 class NumericReport : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(, NumericReport, testing::ValuesIn(Ids()),
+INSTANTIATE_TEST_SUITE_P(, NumericReport, testing::ValuesIn(reports::ReportIds("numeric")),
                          [](const testing::TestParamInfo<std::string>& test) {
                            return test.param;
                          });
 
 TEST_P(NumericReport, BehavesAsItShould) {
-  const json report = NumericReports().at(GetParam());
+  const json report = reports::ReadReport(GetParam());
   SCOPED_TRACE(report["title"].get<std::string>());
   if (const auto missing = NotYet().find(GetParam()); missing != NotYet().end()) {
     GTEST_SKIP() << "SKIPPED: " << GetParam() << " needs " << missing->second;
@@ -343,7 +322,9 @@ TEST_P(NumericReport, BehavesAsItShould) {
   check->second(report["input"], report["expect"]);
 }
 
-TEST(NumericReports, AreAllThere) { EXPECT_EQ(Ids().size(), Checks().size() + NotYet().size()); }
+TEST(NumericReports, AreAllThere) {
+  EXPECT_EQ(reports::ReportIds("numeric").size(), Checks().size() + NotYet().size());
+}
 
 }  // namespace
 }  // namespace fathom
