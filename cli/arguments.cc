@@ -35,6 +35,12 @@ Status Unknown(const std::string& what, const std::string& word,
                          (closest.empty() ? "" : "; did you mean " + closest + "?"));
 }
 
+// "fathom bench step".
+std::string CommandLine(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent == nullptr ? command.get_name() : CommandLine(*parent) + " " + command.get_name();
+}
+
 Status UnknownOption(const CLI::App& scope, const std::string& name) {
   std::vector<std::string> names;
   for (const CLI::Option* option : scope.get_options()) {
@@ -42,8 +48,8 @@ Status UnknownOption(const CLI::App& scope, const std::string& name) {
   }
   for (const CLI::App* command : scope.get_subcommands(nullptr)) {
     if (command->get_option_no_throw(name) != nullptr) {
-      return InvalidArgument(name + " is an option of commands: fathom " + command->get_name() +
-                             " " + name);
+      return InvalidArgument(name + " is an option of commands: " + CommandLine(*command) + " " +
+                             name);
     }
   }
   return Unknown("option", name, names);
@@ -108,13 +114,15 @@ Result<std::vector<std::string>> NormalizeArguments(const CLI::App& app,
       out.push_back(argument);
       if (argument.size() > 1 && argument.front() == '-') {
         num_values = ValuesOfShortOptions(*scope, argument);
-      } else if (scope == &app) {
+      } else if (const auto commands = scope->get_subcommands(nullptr); !commands.empty()) {
         std::vector<std::string> names;
-        for (const CLI::App* command : app.get_subcommands(nullptr)) {
+        const CLI::App* chosen = nullptr;
+        for (const CLI::App* command : commands) {
           names.push_back(command->get_name());
-          if (command->get_name() == argument) scope = command;
+          if (command->get_name() == argument) chosen = command;
         }
-        if (scope == &app) return Unknown("command", argument, names);
+        if (chosen == nullptr) return Unknown("command", argument, names);
+        scope = chosen;
       }
     }
     // A value is whatever comes next, even if it looks like an option.

@@ -25,8 +25,7 @@ void AddModelOption(CLI::App& command, std::string& model) {
       ->type_name("MODEL");
 }
 
-void AddModelOptions(CLI::App& command, ModelOptions& o) {
-  AddModelOption(command, o.model);
+void AddBackendOptions(CLI::App& command, ModelOptions& o) {
   command.add_option("--backend", o.backend, "Where to compute")
       ->check(CLI::IsMember({"cpu", "reference"}))
       ->capture_default_str();
@@ -35,19 +34,26 @@ void AddModelOptions(CLI::App& command, ModelOptions& o) {
                   "Threads that compute (default: OMP_NUM_THREADS, else one per processor)")
       ->check(CLI::Range(1, 1024));
   command
-      .add_option("--max-model-len", o.max_model_len,
-                  "Longest prompt plus answer, in tokens; 8k is 8000, 8K is 8192 (default: the "
-                  "model's limit)")
-      ->transform(Count(1, INT32_MAX));
-  command
       .add_option("--max-num-batched-tokens", o.max_batched_tokens,
                   "Prompt tokens computed in one step; changes speed and memory, never results")
       ->transform(Count(1, 65536))
       ->capture_default_str();
 }
 
+void AddModelOptions(CLI::App& command, ModelOptions& o) {
+  AddModelOption(command, o.model);
+  AddBackendOptions(command, o);
+  command
+      .add_option("--max-model-len", o.max_model_len,
+                  "Longest prompt plus answer, in tokens; 8k is 8000, 8K is 8192 (default: the "
+                  "model's limit)")
+      ->transform(Count(1, INT32_MAX));
+}
+
+constexpr const char* kCacheGroup = "Cache";
+
 void AddCacheOptions(CLI::App& command, CacheOptions& o) {
-  const char* group = "Cache";
+  const char* group = kCacheGroup;
   command
       .add_option("--kv-cache-memory-bytes", o.memory_bytes,
                   "Memory for the cache, as in 20G (default: a share of the free memory)")
@@ -59,6 +65,11 @@ void AddCacheOptions(CLI::App& command, CacheOptions& o) {
       ->check(RealNumber(0.0, 1.0, false, "above 0, at most 1"))
       ->capture_default_str()
       ->group(group);
+  AddCacheFormatOptions(command, o);
+}
+
+void AddCacheFormatOptions(CLI::App& command, CacheOptions& o) {
+  const char* group = kCacheGroup;
   command
       .add_option("--kv-cache-dtype", o.attention_dtype,
                   "Format of attention entries: auto, fp8, bf16; changes memory, never results")

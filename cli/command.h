@@ -29,6 +29,7 @@ void AddLogitsCommand(CLI::App& app, Action& action);
 void AddInspectCommand(CLI::App& app, Action& action);
 void AddPlanCommand(CLI::App& app, Action& action);
 void AddSynthCommand(CLI::App& app, Action& action);
+void AddBenchCommand(CLI::App& app, Action& action);
 
 // Exit statuses: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 inline constexpr int kExitFailed = 1;
@@ -47,6 +48,9 @@ struct ModelOptions {
   int max_batched_tokens = 512;
 };
 void AddModelOption(CLI::App& command, std::string& model);
+// --backend, --threads, --max-num-batched-tokens.
+void AddBackendOptions(CLI::App& command, ModelOptions& options);
+// All of them.
 void AddModelOptions(CLI::App& command, ModelOptions& options);
 
 // Memory and formats of the cache, for commands that run an engine.
@@ -57,6 +61,8 @@ struct CacheOptions {
   std::string indexer_dtype = "auto";
 };
 void AddCacheOptions(CLI::App& command, CacheOptions& options);
+// The formats alone, for commands that size the cache themselves.
+void AddCacheFormatOptions(CLI::App& command, CacheOptions& options);
 // The engine that the options describe; the rest as in LocalEngineOptions.
 Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model, const CacheOptions& cache);
 

@@ -15,8 +15,11 @@
 namespace {
 
 std::string UsageMessage(const CLI::App* app, const CLI::Error& error) {
-  const auto commands = app->get_subcommands();
-  const std::string command = commands.empty() ? "" : " " + commands.front()->get_name();
+  std::string command;
+  for (auto chosen = app->get_subcommands(); !chosen.empty();
+       chosen = chosen.front()->get_subcommands()) {
+    command += " " + chosen.front()->get_name();
+  }
   return "fathom: " + std::string(error.what()) + "\nRun 'fathom" + command +
          " --help' for what it takes.\n";
 }
@@ -57,9 +60,13 @@ int main(int argc, char** argv) {
   AddInspectCommand(app, action);
   AddPlanCommand(app, action);
   AddSynthCommand(app, action);
+  AddBenchCommand(app, action);
   std::string log_level;
   AddLogLevelOption(app, log_level);
-  for (CLI::App* command : app.get_subcommands(nullptr)) AddLogLevelOption(*command, log_level);
+  for (CLI::App* command : app.get_subcommands(nullptr)) {
+    AddLogLevelOption(*command, log_level);
+    for (CLI::App* part : command->get_subcommands(nullptr)) AddLogLevelOption(*part, log_level);
+  }
 
   if (argc < 2) {
     std::cerr << app.help();

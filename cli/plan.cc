@@ -1,11 +1,8 @@
 // fathom plan: cache and weight bytes of a model, from its config alone.
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <utility>
 
-#include "base/mapped_file.h"
-#include "checkpoint/model_path.h"
 #include "cli/command.h"
 #include "cli/numbers.h"
 #include "cli/plan_output.h"
@@ -63,28 +60,8 @@ Result<PlanOptions> Parse(const Options& o) {
   return plan;
 }
 
-// The config.json that is meant: a path, a preset, or an id in the local Hugging Face cache.
-Result<std::filesystem::path> FindConfig(const std::string& model) {
-  std::error_code error;
-  if (model.empty()) return FindPreset(kBundledModel);
-  if (!std::filesystem::exists(model, error)) {
-    Result<std::filesystem::path> preset = FindPreset(model);
-    if (preset.ok() || model.find('/') == std::string::npos) return preset;
-  }
-  FATHOM_ASSIGN_OR_RETURN(const ModelLocation location,
-                          LocateModel(model, ModelNeed::kConfig, HubCacheFromEnvironment()));
-  return location.config;
-}
-
-Result<ModelConfig> ReadConfig(const std::string& model) {
-  FATHOM_ASSIGN_OR_RETURN(const std::filesystem::path path, FindConfig(model));
-  FATHOM_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  const auto* text = reinterpret_cast<const char*>(file.bytes().data());
-  return ParseModelConfig({text, file.bytes().size()}, path.string());
-}
-
 int Run(const Options& o, const PlanOptions& plan) {
-  auto config = ReadConfig(o.model);
+  auto config = ReadConfig(o.model.empty() ? kBundledModel : o.model);
   if (!config.ok()) return Fail(config.status());
   auto report = MakePlan(*config, plan);
   if (!report.ok()) return Fail(report.status());

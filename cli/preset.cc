@@ -3,7 +3,25 @@
 #include <map>
 #include <system_error>
 
+#include "base/mapped_file.h"
+#include "checkpoint/model_path.h"
+
 namespace fathom::cli {
+
+namespace {
+
+Result<std::filesystem::path> FindConfig(const std::string& model) {
+  std::error_code error;
+  if (!std::filesystem::exists(model, error)) {
+    Result<std::filesystem::path> preset = FindPreset(model);
+    if (preset.ok() || model.find('/') == std::string::npos) return preset;
+  }
+  FATHOM_ASSIGN_OR_RETURN(const ModelLocation location,
+                          LocateModel(model, ModelNeed::kConfig, HubCacheFromEnvironment()));
+  return location.config;
+}
+
+}  // namespace
 
 std::array<std::filesystem::path, 2> ModelFolders() {
   std::error_code error;
@@ -35,6 +53,13 @@ Result<std::filesystem::path> FindPreset(const std::string& name) {
   for (const auto& [preset, path] : presets) known += (known.empty() ? "" : ", ") + preset;
   return NotFound("model '" + name + "': no such file or directory, and no preset (" +
                   (known.empty() ? "none found" : known) + ")");
+}
+
+Result<ModelConfig> ReadConfig(const std::string& model) {
+  FATHOM_ASSIGN_OR_RETURN(const std::filesystem::path path, FindConfig(model));
+  FATHOM_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  const auto* text = reinterpret_cast<const char*>(file.bytes().data());
+  return ParseModelConfig({text, file.bytes().size()}, path.string());
 }
 
 }  // namespace fathom::cli

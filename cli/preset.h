@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "checkpoint/config.h"
 
 namespace fathom::cli {
 
@@ -18,5 +19,8 @@ std::array<std::filesystem::path, 2> ModelFolders();
 // The config of "flash", "pro", "fathom-nano", ... beside the program or in the source tree that
 // built it. kNotFound lists what there is.
 Result<std::filesystem::path> FindPreset(const std::string& name);
+
+// The config of a directory, a config.json, a preset or an id in the local Hugging Face cache.
+Result<ModelConfig> ReadConfig(const std::string& model);
 
 }  // namespace fathom::cli

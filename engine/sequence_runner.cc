@@ -1,5 +1,6 @@
 #include "engine/sequence_runner.h"
 
+#include <algorithm>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -31,7 +32,8 @@ Result<std::unique_ptr<SequenceRunner>> SequenceRunner::Create(Model& model, Num
   const CachePlanner planner(CacheLayout(CacheGeometryOf(model.config()), chosen));
   BlockManagerOptions options;
   options.max_positions = max_positions;
-  options.max_step_positions = model.max_rows();
+  // Repeat goes on by whole blocks.
+  options.max_step_positions = std::max(model.max_rows(), kBlockPositions);
   options.prefix_caching = false;
   const int64_t slabs = planner.BytesFor(1, max_positions) / planner.slab_bytes();
   FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<BlockManager> manager,
@@ -52,6 +54,47 @@ SequenceRunner::SequenceRunner(Model& model, std::unique_ptr<BlockManager> manag
   positions_.reserve(rows);
   logits_rows_.reserve(rows);
   Clear();
+}
+
+Status SequenceRunner::Repeat(int64_t num_positions) {
+  const int64_t begin = length();
+  if (begin < 1 || num_positions < 1 || begin % kBlockPositions != 0 ||
+      num_positions % kBlockPositions != 0 || num_positions > max_positions_ - begin) {
+    return InvalidArgument("repeat: " + std::to_string(num_positions) + " positions behind " +
+                           std::to_string(begin) + ", need whole blocks of " +
+                           std::to_string(kBlockPositions) + " in a length of " +
+                           std::to_string(max_positions_));
+  }
+  const CachePlanner& planner = manager_->planner();
+  const int64_t period = begin / kBlockPositions;
+  std::vector<BlockCopy> copies;
+  // One block at a time: the windows in front of it and at its end are there together.
+  for (int64_t block = period; block < period + num_positions / kBlockPositions; ++block) {
+    const int64_t end = (block + 1) * kBlockPositions;
+    FATHOM_CHECK(manager_->Extend(sequence_, end), "the memory was sized for the longest length");
+    copies.clear();
+    for (int c = 0; c < kNumCacheClasses; ++c) {
+      const auto cache_class = static_cast<CacheClass>(c);
+      if (planner.BlocksPerSlab(cache_class) == 0) continue;
+      const BlockTable table = manager_->Table(sequence_, cache_class);
+      if (cache_class == CacheClass::kFull) {
+        copies.push_back({cache_class, table.blocks[block % period], table.blocks[block]});
+        continue;
+      }
+      const int64_t per_block = CacheLayout::PositionsPerBlock(cache_class);
+      // Wider windows reach into blocks that are there already.
+      const int64_t first =
+          std::max(planner.layout().LiveBegin(cache_class, end), end - kBlockPositions);
+      for (int64_t b = first / per_block; b * per_block < end; ++b) {
+        const int64_t from = b - kBlockPositions / per_block;
+        copies.push_back(
+            {cache_class, table.blocks[from - table.first], table.blocks[b - table.first]});
+      }
+    }
+    memory_->Copy(copies);
+    manager_->Commit(sequence_, {});
+  }
+  return OkStatus();
 }
 
 void SequenceRunner::Clear() {
@@ -79,6 +122,8 @@ Result<StepPlan> SequenceRunner::BeginStep(std::span<const TokenId> tokens, Logi
   }
   FATHOM_CHECK(manager_->Extend(sequence_, start + n),
                "the memory was sized for the longest length");
+  memory_->Copy(manager_->copies());
+  manager_->ClearCopies();
   positions_.resize(tokens.size());
   std::iota(positions_.begin(), positions_.end(), start);
   logits_rows_.clear();

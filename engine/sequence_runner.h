@@ -39,6 +39,13 @@ class SequenceRunner {
   Status StepLayer(int layer, std::span<const TokenId> tokens, TensorView<float> hc,
                    ForwardObserver* observer = nullptr);
 
+  // Goes on by `num_positions` that are not computed: their entries, window and states included,
+  // are copies of the sequence's own from its beginning on, again and again. For benchmarks, where
+  // what entries say does not matter but how many there are and that they differ. Length and
+  // `num_positions` must be whole blocks (kBlockPositions) above 0: kInvalidArgument, with nothing
+  // changed, as beyond the longest length.
+  Status Repeat(int64_t num_positions);
+
   // Forgets the sequence.
   void Clear();
   [[nodiscard]] Position length() const {

@@ -14,6 +14,14 @@
 
 namespace fathom::cpu {
 
+// What the kernels compute with on this machine: Highway's name of the instruction set, and the
+// width of its vectors in bits.
+struct VectorUnit {
+  const char* name = "";
+  int bits = 0;
+};
+VectorUnit ChosenVectorUnit();  // kernels_rows.cc
+
 // ---- Matrix products (kernels_matmul.cc)
 
 // Weight rows that one task decodes and multiplies.

@@ -170,6 +170,8 @@ void HadamardRow(std::span<float> x, bool round) {
   for (size_t i = 0; i < n; ++i) x[i] = RoundIf(round, static_cast<float>(v[i] * scale));
 }
 
+VectorUnit ChosenVectorUnit() { return {hwy::TargetName(HWY_TARGET), 32 * kLanes}; }
+
 }  // namespace fathom::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -183,6 +185,7 @@ HWY_EXPORT(HcPostRow);
 HWY_EXPORT(RopeRow);
 HWY_EXPORT(QueryNorm);
 HWY_EXPORT(HadamardRow);
+HWY_EXPORT(ChosenVectorUnit);
 
 float InverseRms(std::span<const float> x, float eps) {
   return HWY_DYNAMIC_DISPATCH(InverseRms)(x, eps);
@@ -205,6 +208,7 @@ void QueryNorm(std::span<float> q, float eps, bool round) {
   HWY_DYNAMIC_DISPATCH(QueryNorm)(q, eps, round);
 }
 void HadamardRow(std::span<float> x, bool round) { HWY_DYNAMIC_DISPATCH(HadamardRow)(x, round); }
+VectorUnit ChosenVectorUnit() { return HWY_DYNAMIC_DISPATCH(ChosenVectorUnit)(); }
 
 }  // namespace fathom::cpu
 #endif  // HWY_ONCE

@@ -331,5 +331,11 @@ TEST_P(CpuKernels, IndexScoresOfFp4ValuesAreExactBitForBit) {
   }
 }
 
+TEST_P(CpuKernels, SayWhatTheyComputeWith) {
+  const cpu::VectorUnit unit = cpu::ChosenVectorUnit();
+  EXPECT_STREQ(unit.name, hwy::TargetName(GetParam()));
+  EXPECT_EQ(unit.bits, GetParam() == HWY_AVX3 ? 512 : GetParam() == HWY_AVX2 ? 256 : 128);
+}
+
 }  // namespace
 }  // namespace fathom

@@ -75,6 +75,24 @@ std::vector<Command> Commands() {
   return commands;
 }
 
+TEST(Help, BenchmarksAreCommandsOfACommand) {
+  const Outcome all = RunFathom({"bench", "--help"});
+  EXPECT_EQ(all.status, 0);
+  const std::vector<std::pair<std::string, std::string>> benchmarks = {{"step", "--contexts"},
+                                                                       {"turns", "--turns"},
+                                                                       {"context", "--depths"},
+                                                                       {"streams", "--streams"},
+                                                                       {"cache", "--long-tokens"}};
+  for (const auto& [name, option] : benchmarks) {
+    EXPECT_THAT(all.out, HasSubstr("\n  " + name));
+    const Outcome help = RunFathom({"bench", name, "--help"});
+    EXPECT_EQ(help.status, 0) << help.err;
+    EXPECT_THAT(help.out, HasSubstr(option));
+    EXPECT_THAT(help.out, HasSubstr("--log-level"));
+    ExpectMistake({"bench", option, "3"}, "fathom bench " + name + " " + option);
+  }
+}
+
 TEST(Help, EachCommandExplainsEachOption) {
   for (const Command& command : Commands()) {
     const Outcome help = RunFathom({command.name, "--help"});

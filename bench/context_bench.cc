@@ -1,0 +1,164 @@
+#include "bench/context_bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/parallel.h"
+#include "bench/workload.h"
+#include "engine/sequence_runner.h"
+
+namespace fathom::bench {
+namespace {
+
+Status Check(const ModelConfig& config, const ContextBenchOptions& o) {
+  int64_t before = 0;
+  for (const int64_t depth : o.depths) {
+    // A measurement ends in whole blocks' distance of the next, so that pages can be repeated.
+    const int64_t least = before == 0 ? o.num_steps : before + kBlockPositions + o.num_steps;
+    if (depth < least || depth >= config.max_position_embeddings) {
+      return InvalidArgument("depth " + std::to_string(depth) + ": need one from " +
+                             std::to_string(least) + " to " +
+                             std::to_string(config.max_position_embeddings - 1));
+    }
+    before = depth;
+  }
+  if (o.computed_tokens < kBlockPositions || o.computed_tokens % kBlockPositions != 0 ||
+      o.computed_tokens > config.max_position_embeddings) {
+    return InvalidArgument("computed tokens: " + std::to_string(o.computed_tokens) +
+                           " are not whole blocks of " + std::to_string(kBlockPositions) +
+                           ", or more than the model has positions");
+  }
+  return OkStatus();
+}
+
+class LongSequence {
+ public:
+  LongSequence(SequenceRunner& runner, int vocab_size, int max_rows, int64_t computed)
+      : runner_(runner),
+        tokens_(SyntheticTokens(0, computed, vocab_size)),
+        max_rows_(max_rows),
+        computed_(computed),
+        logits_(static_cast<size_t>(vocab_size)) {}
+
+  Status GoTo(int64_t position) {
+    FATHOM_RETURN_IF_ERROR(Compute(std::min(position, computed_)));
+    const int64_t whole = position / kBlockPositions * kBlockPositions;
+    const int64_t next =
+        (runner_.length() + kBlockPositions - 1) / kBlockPositions * kBlockPositions;
+    if (position > computed_ && whole > next) {
+      FATHOM_RETURN_IF_ERROR(Compute(next));
+      FATHOM_RETURN_IF_ERROR(runner_.Repeat(whole - next));
+    }
+    return Compute(position);
+  }
+
+  // Milliseconds of a step of one token with logits.
+  Result<double> Decode() {
+    const auto begin = std::chrono::steady_clock::now();
+    FATHOM_RETURN_IF_ERROR(
+        runner_.Step({&At(runner_.length()), 1}, SequenceRunner::Logits::kLast, logits_));
+    return MillisecondsSince(begin);
+  }
+
+ private:
+  [[nodiscard]] const TokenId& At(int64_t position) const {
+    return tokens_[static_cast<size_t>(position % computed_)];
+  }
+  Status Compute(int64_t end) {
+    std::vector<TokenId> chunk;
+    while (runner_.length() < end) {
+      chunk.clear();
+      const int64_t last = std::min<int64_t>(end, int64_t{runner_.length()} + max_rows_);
+      for (int64_t p = runner_.length(); p < last; ++p) chunk.push_back(At(p));
+      FATHOM_RETURN_IF_ERROR(runner_.Step(chunk, SequenceRunner::Logits::kNone, {}));
+    }
+    return OkStatus();
+  }
+
+  SequenceRunner& runner_;
+  const std::vector<TokenId> tokens_;
+  const int max_rows_;
+  const int64_t computed_;
+  std::vector<float> logits_;
+};
+
+// What the sequence holds against what it was planned to hold at its length, and at most.
+void DescribeMemory(const BlockManager& manager, int64_t length, Report& report) {
+  constexpr const char* kNames[kNumCacheClasses] = {"full", "swa", "state4", "state128"};
+  ReportTable table{
+      "memory", {"class", "block_bytes", "blocks_in_use", "blocks_planned", "blocks_at_most"}, {}};
+  const CachePlanner& planner = manager.planner();
+  const ClassCounts planned = planner.BlocksAt(length);
+  const ClassCounts most = planner.MaxBlocks(1, length);
+  ClassCounts used{};
+  for (size_t c = 0; c < kNumCacheClasses; ++c) {
+    const auto cache_class = static_cast<CacheClass>(c);
+    used[c] = manager.pool().Use(cache_class).in_use;
+    table.rows.push_back({std::string(kNames[c]), planner.layout().BlockBytes(cache_class), used[c],
+                          planned[c], most[c]});
+  }
+  report.tables.push_back(std::move(table));
+  const BlockPool& pool = manager.pool();
+  const int64_t slabs = pool.num_slabs() - pool.num_free_slabs();
+  report.summary.insert(report.summary.end(),
+                        {{"tokens", length},
+                         {"block_bytes_in_use", planner.BlockBytes(used)},
+                         {"block_bytes_planned", planner.BlockBytes(planned)},
+                         {"slab_bytes_in_use", slabs * planner.slab_bytes()},
+                         {"slab_bytes_planned", planner.BytesFor(1, length)}});
+}
+
+}  // namespace
+
+Result<Report> BenchContext(const std::filesystem::path& model, const ContextBenchOptions& o) {
+  FATHOM_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model));
+  const ModelConfig& config = checkpoint.config();
+  FATHOM_RETURN_IF_ERROR(Check(config, o));
+  const int64_t length = o.depths.back() + 1;
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
+                          MakeBackend(o.engine.backend, o.engine.numerics, o.engine.num_threads));
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Model> loaded,
+                          Model::Create(checkpoint, *backend, o.engine.max_batched_tokens, length));
+  FATHOM_ASSIGN_OR_RETURN(
+      const std::unique_ptr<SequenceRunner> runner,
+      SequenceRunner::Create(*loaded, o.engine.numerics, length, o.engine.cache_dtypes));
+
+  Report report;
+  report.bench = "context";
+  report.conditions = MachineConditions();
+  const int threads = o.engine.num_threads > 0 ? o.engine.num_threads : DefaultThreadCount();
+  report.conditions.insert(report.conditions.end(), {{"model", model.filename().string()},
+                                                     {"backend", o.engine.backend},
+                                                     {"threads", int64_t{threads}},
+                                                     {"index_topk", int64_t{config.index_topk}},
+                                                     {"computed_tokens", o.computed_tokens},
+                                                     {"repetitions", int64_t{o.num_steps}}});
+  ReportTable table{
+      "decode step", {"depth", "median_ms", "low_ms", "high_ms", "ratio", "ratio_of_lows"}, {}};
+  LongSequence sequence(*runner, config.vocab_size, o.engine.max_batched_tokens, o.computed_tokens);
+  Spread first;
+  double ratio = 1.0;
+  for (const int64_t depth : o.depths) {
+    // The last step computes position `depth`.
+    FATHOM_RETURN_IF_ERROR(sequence.GoTo(depth + 1 - o.num_steps));
+    std::vector<double> steps;
+    for (int i = 0; i < o.num_steps; ++i) {
+      FATHOM_ASSIGN_OR_RETURN(const double ms, sequence.Decode());
+      steps.push_back(ms);
+    }
+    const Spread spread = SpreadOf(steps);
+    if (table.rows.empty()) first = spread;
+    ratio = spread.median / first.median;
+    table.rows.push_back(
+        {depth, spread.median, spread.low, spread.high, ratio, spread.low / first.low});
+  }
+  report.tables.push_back(std::move(table));
+  report.summary.emplace_back("deepest_over_first", ratio);
+  DescribeMemory(runner->cache(), length, report);
+  return report;
+}
+
+}  // namespace fathom::bench

@@ -1,0 +1,256 @@
+// fathom bench: figures of planning, cache, conversations, long contexts and many streams.
+#include <algorithm>
+#include <iostream>
+#include <limits>
+#include <memory>
+
+#include "bench/cache_bench.h"
+#include "bench/context_bench.h"
+#include "bench/step_bench.h"
+#include "bench/streams_bench.h"
+#include "bench/turns_bench.h"
+#include "cli/arguments.h"
+#include "cli/command.h"
+#include "cli/loaded_model.h"
+#include "cli/numbers.h"
+#include "cli/preset.h"
+
+namespace fathom::cli {
+namespace {
+
+using bench::Report;
+
+int Print(const Result<Report>& report, bool json) {
+  if (!report.ok()) return Fail(report.status());
+  if (json) {
+    std::cout << bench::ReportJson(*report) << "\n";
+  } else {
+    bench::PrintReport(std::cout, *report);
+  }
+  return 0;
+}
+
+// Where only a config was read the benchmark does not know what it was called.
+Result<Report> Named(Result<Report> report, const std::string& model) {
+  if (report.ok()) report->conditions.emplace_back("model", model);
+  return report;
+}
+
+template <typename T>
+void AddCount(CLI::App& command, const std::string& name, T& value, int64_t min, int64_t max,
+              const std::string& help) {
+  command.add_option(name, value, help)->transform(Count(min, max))->capture_default_str();
+}
+
+// A list such as 4096,64K,1M.
+template <typename T>
+void AddCounts(CLI::App& command, const std::string& name, std::vector<T>& values, int64_t max,
+               const std::string& help) {
+  command.add_option(name, values, help)
+      ->delimiter(',')
+      ->transform(Count(1, max))
+      ->capture_default_str();
+}
+
+// Ascending, each once.
+template <typename T>
+void Sort(std::vector<T>& values) {
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+}
+
+constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
+constexpr int kMostRepeats = 1000;
+
+void AddJson(CLI::App& command, bool& json) {
+  command.add_flag("--json", json, "Print one JSON object");
+}
+
+void AddRepeats(CLI::App& command, int& repeats) {
+  AddCount(command, "--repeats", repeats, 1, kMostRepeats,
+           "Repetitions; median, lowest and highest are shown");
+}
+
+void AddConfigOption(CLI::App& command, std::string& model) {
+  command
+      .add_option(
+          "-m,--model", model,
+          "Geometry: a directory, config.json, preset (flash, pro) or org/name in the local "
+          "Hugging Face cache. Weights are not read")
+      ->capture_default_str();
+}
+
+// What the benchmarks that run a model share.
+struct EngineOptions {
+  ModelOptions model;
+  CacheOptions cache;
+
+  void AddOptions(CLI::App& command) {
+    AddModelOption(command, model.model);
+    AddBackendOptions(command, model);
+    AddCacheOptions(command, cache);
+  }
+  // Resolves the model and checks the options.
+  Result<std::filesystem::path> Read(LocalEngineOptions& engine) const {
+    FATHOM_ASSIGN_OR_RETURN(engine, ToEngineOptions(model, cache));
+    return ResolveModel(model.model);
+  }
+};
+
+// Each AddX declares a benchmark; its state lives as long as the action.
+void AddStep(CLI::App& bench, Action& action) {
+  struct Options {
+    std::string model = "flash";
+    bench::StepBenchOptions bench;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App* command = bench.add_subcommand("step", "Planning of a decode step of many sequences");
+  AddConfigOption(*command, o->model);
+  AddCount(*command, "--sequences", o->bench.num_sequences, 1, 4096, "Sequences that decode");
+  AddCounts(*command, "--contexts", o->bench.contexts, kMostTokens, "Tokens of each");
+  AddCount(*command, "--steps", o->bench.num_steps, 1, 65'536, "Steps of a repetition");
+  AddRepeats(*command, o->bench.repeats);
+  AddJson(*command, o->json);
+  command->callback([o, &action] {
+    action = [o] {
+      Sort(o->bench.contexts);
+      const Result<ModelConfig> config = ReadConfig(o->model);
+      if (!config.ok()) return Fail(config.status());
+      return Print(Named(BenchStep(*config, o->bench), o->model), o->json);
+    };
+  });
+}
+
+void AddCache(CLI::App& bench, Action& action) {
+  struct Options {
+    std::string model = "flash";
+    bench::CacheBenchOptions bench;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App* command = bench.add_subcommand("cache", "Operations of the block manager");
+  AddConfigOption(*command, o->model);
+  AddCount(*command, "--sequences", o->bench.num_sequences, 1, 65'536, "Sequences that decode");
+  AddCount(*command, "--tokens", o->bench.sequence_tokens, 1, kMostTokens, "Tokens of each");
+  AddCount(*command, "--long-tokens", o->bench.long_tokens, 256, kMostTokens,
+           "Tokens of the one long prompt");
+  AddCount(*command, "--requests", o->bench.num_short_requests, 1, 100'000,
+           "Requests that come and go in full memory");
+  AddCount(*command, "--resume-points", o->bench.max_resume_points, 100, 10'000,
+           "Most short prompts to look one up among");
+  AddRepeats(*command, o->bench.repeats);
+  AddJson(*command, o->json);
+  command->callback([o, &action] {
+    action = [o] {
+      const Result<ModelConfig> config = ReadConfig(o->model);
+      if (!config.ok()) return Fail(config.status());
+      return Print(Named(BenchCache(*config, o->bench), o->model), o->json);
+    };
+  });
+}
+
+void AddTurns(CLI::App& bench, Action& action) {
+  struct Options {
+    EngineOptions engine;
+    bench::TurnsBenchOptions bench;
+    bool without_cache = true;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App* command = bench.add_subcommand("turns", "A conversation on a long system prompt");
+  AddCount(*command, "--turns", o->bench.turns, 1, 10'000, "Turns");
+  AddCount(*command, "--system-tokens", o->bench.system_tokens, 1, kMostTokens,
+           "Tokens of the system prompt");
+  AddCount(*command, "--question-tokens", o->bench.question_tokens, 1, kMostTokens,
+           "Tokens of each question");
+  AddCount(*command, "--answer-tokens", o->bench.answer_tokens, 1, kMostTokens,
+           "Tokens of each answer");
+  AddCount(*command, "--uncached-turns", o->bench.turns_without_cache, 1, 10'000,
+           "Turns of the conversation without prefix caching");
+  command->add_flag("!--no-uncached", o->without_cache, "Leave that conversation out");
+  o->engine.AddOptions(*command);
+  AddJson(*command, o->json);
+  command->callback([o, &action] {
+    action = [o] {
+      if (!o->without_cache) o->bench.turns_without_cache = 0;
+      const auto model = o->engine.Read(o->bench.engine);
+      if (!model.ok()) return Fail(model.status());
+      return Print(BenchTurns(*model, o->bench), o->json);
+    };
+  });
+}
+
+void AddContext(CLI::App& bench, Action& action) {
+  struct Options {
+    EngineOptions engine;
+    bench::ContextBenchOptions bench;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App* command = bench.add_subcommand("context", "One request at the longest context");
+  AddCounts(*command, "--depths", o->bench.depths, kMostTokens,
+            "Positions at which a decode step is timed");
+  AddCount(*command, "--computed-tokens", o->bench.computed_tokens, 256, kMostTokens,
+           "Tokens that are computed and then repeated; a multiple of 256");
+  AddCount(*command, "--steps", o->bench.num_steps, 1, 65'536, "Steps at each depth");
+  // No cache options: the cache is that of one sequence of the deepest length.
+  AddModelOption(*command, o->engine.model.model);
+  AddBackendOptions(*command, o->engine.model);
+  AddCacheFormatOptions(*command, o->engine.cache);
+  AddJson(*command, o->json);
+  command->callback([o, &action] {
+    action = [o] {
+      Sort(o->bench.depths);
+      const auto model = o->engine.Read(o->bench.engine);
+      if (!model.ok()) return Fail(model.status());
+      return Print(BenchContext(*model, o->bench), o->json);
+    };
+  });
+}
+
+void AddStreams(CLI::App& bench, Action& action) {
+  struct Options {
+    EngineOptions engine;
+    bench::StreamsBenchOptions bench;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App* command =
+      bench.add_subcommand("streams", "Requests that decode together, against one large batch");
+  AddCounts(*command, "--streams", o->bench.streams, 4096, "Numbers of requests");
+  AddCount(*command, "--prompt-tokens", o->bench.prompt_tokens, 1, kMostTokens,
+           "Tokens of each prompt");
+  AddCount(*command, "--output-tokens", o->bench.output_tokens, 2, kMostTokens,
+           "Tokens of each answer");
+  AddRepeats(*command, o->bench.repeats);
+  o->engine.AddOptions(*command);
+  AddJson(*command, o->json);
+  command->callback([o, &action] {
+    action = [o] {
+      Sort(o->bench.streams);
+      const auto model = o->engine.Read(o->bench.engine);
+      if (!model.ok()) return Fail(model.status());
+      return Print(BenchStreams(*model, o->bench), o->json);
+    };
+  });
+}
+
+}  // namespace
+
+void AddBenchCommand(CLI::App& app, Action& action) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure parts of fathom on this machine");
+  bench->require_subcommand(1);
+  AddStep(*bench, action);
+  AddTurns(*bench, action);
+  AddContext(*bench, action);
+  AddStreams(*bench, action);
+  AddCache(*bench, action);
+  bench->footer(
+      "Figures of a release build; docs/benchmarks.md explains them.\n"
+      "Examples:\n"
+      "  fathom bench step --sequences 256 --contexts 4096,1M\n"
+      "  fathom bench streams --streams 1,8,32 --json");
+}
+
+}  // namespace fathom::cli
