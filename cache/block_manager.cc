@@ -144,34 +144,40 @@ bool BlockManager::TakeRange(ClassTable& table, size_t c, int64_t begin, int64_t
   return true;
 }
 
-bool BlockManager::ExtendTables(Sequence& sequence, int64_t end, std::span<const int64_t> points,
-                                int64_t return_to) {
+// Blocks for positions that the sequence has not, from each class's window in front of `from` on.
+bool BlockManager::TakeWindows(Sequence& s, int64_t from, int64_t to) {
+  const size_t num_taken = taken_.size();
+  for (size_t c = 0; c < kNumCacheClasses; ++c) {
+    if (!HasClass(c) || c == kFull) continue;
+    if (TakeRange(s.tables[c], c, std::max(FirstLive(c, from), s.length), to)) continue;
+    ReturnTaken(s, num_taken);
+    return false;
+  }
+  return true;
+}
+
+// Gives back what was taken for the step, but for the first `kept` blocks.
+void BlockManager::ReturnTaken(Sequence& s, size_t kept) {
+  for (; taken_.size() > kept; taken_.pop_back()) {
+    DropBlock(s.tables[taken_.back().cache_class], taken_.back().logical);
+  }
+}
+
+bool BlockManager::ExtendTables(Sequence& s, int64_t end, int64_t return_to) {
   taken_.clear();
-  const auto take = [&] {
-    for (size_t c = 0; c < kNumCacheClasses; ++c) {
-      if (!HasClass(c)) continue;
-      ClassTable& table = sequence.tables[c];
-      if (c == kFull) {
-        if (!TakeRange(table, c, sequence.length, end)) return false;
-        continue;
-      }
-      const auto take_window = [&](int64_t from, int64_t to) {
-        return TakeRange(table, c, std::max(FirstLive(c, from), sequence.length), to);
-      };
-      for (int64_t point : points) {
-        if (!take_window(point, point)) return false;
-      }
-      if (!take_window(return_to, end)) return false;
-      // The table reaches to the end of the step even where nothing is stored.
-      if (const int64_t last = CeilDiv(end, PerBlock(c)) - 1; last >= table.first + table.count) {
-        SetBlock(table, last, kNoBlock);
-      }
+  if ((HasClass(kFull) && !TakeRange(s.tables[kFull], kFull, s.length, end)) ||
+      !TakeWindows(s, return_to, end)) {
+    ReturnTaken(s, 0);
+    return false;
+  }
+  for (size_t c = 0; c < kNumCacheClasses; ++c) {
+    // The table reaches to the end of the step even where nothing is stored.
+    const int64_t last = CeilDiv(end, PerBlock(c)) - 1;
+    if (HasClass(c) && c != kFull && last >= s.tables[c].first + s.tables[c].count) {
+      SetBlock(s.tables[c], last, kNoBlock);
     }
-    return true;
-  };
-  if (take()) return true;
-  for (const Taken& t : taken_) DropBlock(sequence.tables[t.cache_class], t.logical);
-  return false;
+  }
+  return true;
 }
 
 bool BlockManager::Extend(SequenceId id, int64_t end, const StepKeeps& keeps) {
@@ -186,13 +192,17 @@ bool BlockManager::Extend(SequenceId id, int64_t end, const StepKeeps& keeps) {
   s.return_to = s.length;
   ReleaseBehind(s);
   const int64_t return_to = keeps.return_to < 0 ? end : std::max(keeps.return_to, s.length);
-  std::span<const int64_t> points = s.chained ? keeps.points : std::span<const int64_t>();
-  if (!ExtendTables(s, end, points, return_to)) {
-    if (points.empty()) return false;
-    points = {};
-    if (!ExtendTables(s, end, points, return_to)) return false;
+  if (!ExtendTables(s, end, return_to)) return false;
+  // Windows of resume points, the last ones first: they are worth more. They may take the place of
+  // what was used longer ago, and of nothing that anybody counts on.
+  const std::span<const int64_t> points = s.chained ? keeps.points : std::span<const int64_t>();
+  spare_only_ = true;
+  for (size_t i = points.size(); i-- > 0;) TakeWindows(s, points[i], points[i]);
+  spare_only_ = false;
+  s.points.clear();
+  for (const int64_t point : points) {
+    if (HoldsWindow(s, point)) s.points.push_back(point);
   }
-  s.points.assign(points.begin(), points.end());
   s.rolling_point = keeps.rolling;
   s.return_to = return_to;
   s.end = end;

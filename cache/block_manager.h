@@ -162,8 +162,9 @@ class BlockManager {
   static void SetBlock(ClassTable& table, int64_t logical, int32_t number);
   void DropBlock(ClassTable& table, int64_t logical);
   bool ReleaseBehind(Sequence& sequence);
-  bool ExtendTables(Sequence& sequence, int64_t end, std::span<const int64_t> points,
-                    int64_t return_to);
+  bool ExtendTables(Sequence& sequence, int64_t end, int64_t return_to);
+  bool TakeWindows(Sequence& sequence, int64_t from, int64_t to);
+  void ReturnTaken(Sequence& sequence, size_t kept);
   bool TakeRange(ClassTable& table, size_t c, int64_t begin, int64_t end);
   // A copy of the block that this sequence alone will write; kNoBlock when memory is short.
   BlockId CopyOf(CacheClass cache_class, BlockId block);
@@ -192,6 +193,7 @@ class BlockManager {
     int64_t logical;
   };
   std::vector<Taken> taken_;
+  bool spare_only_ = false;  // Take may evict, but not take from sequences nor move blocks
   std::vector<PrefixIndex::PointBlock> point_blocks_;
   // Of a slab that is being emptied.
   std::vector<BlockId> moving_;

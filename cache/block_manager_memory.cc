@@ -10,7 +10,8 @@ BlockId BlockManager::Take(CacheClass cache_class) {
   for (;;) {
     const BlockId block = pool_.Allocate(cache_class);
     if (block != kNoBlock) return block;
-    if (!EvictFor(cache_class) && !ReleaseSpare() && !EmptySlab()) return kNoBlock;
+    if (EvictFor(cache_class)) continue;
+    if (spare_only_ || (!ReleaseSpare() && !EmptySlab())) return kNoBlock;
   }
 }
 

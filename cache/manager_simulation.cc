@@ -335,11 +335,8 @@ class Simulation {
     }
     if (extended) {
       s.return_to = return_to;
-      // All or none, where memory is short.
-      if (!std::all_of(s.points.begin(), s.points.end(),
-                       [&](int64_t p) { return HoldsWindow(s, p); })) {
-        s.points.clear();
-      }
+      // As many as memory has room for.
+      std::erase_if(s.points, [&](int64_t p) { return !HoldsWindow(s, p); });
     } else {
       s.return_to = s.length;  // what lies behind the window is given back
       ++result_.counts.refusals;

@@ -35,7 +35,7 @@ void AddBackendOptions(CLI::App& command, ModelOptions& o) {
       ->check(CLI::Range(1, 1024));
   command
       .add_option("--max-num-batched-tokens", o.max_batched_tokens,
-                  "Prompt tokens computed in one step; changes speed and memory, never results")
+                  "Tokens computed in one step; changes speed and memory, never results")
       ->transform(Count(1, 65536))
       ->capture_default_str();
 }

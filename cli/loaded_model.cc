@@ -45,7 +45,7 @@ void DescribeCache(const LocalEngine& engine) {
   spdlog::info("cache: {} in {} slabs, room for {} sequence(s) of {} tokens",
                HumanBytes(size.num_slabs * size.slab_bytes), stats.num_slabs,
                WithCommas(size.num_sequences), WithCommas(size.max_model_len));
-  if (engine.options().prefix_caching) {
+  if (engine.prefix_caching()) {
     spdlog::info(
         "prefix cache: on; a prompt continues at the exact token where an earlier one ended, or at "
         "a block of {} tokens where one was kept",
@@ -104,6 +104,8 @@ Result<LoadedModel> LoadedModel::Load(const std::string& model, const LocalEngin
 
   std::vector<TokenId> eos = generation.eos_token_ids.empty() ? checkpoint.config().eos_token_ids
                                                               : generation.eos_token_ids;
+  // What does not fit is refused before the weights are read.
+  if (auto size = SizeEngineCache(checkpoint.config(), options); !size.ok()) return size.status();
   ReadAhead(checkpoint, options.num_threads);
   FATHOM_ASSIGN_OR_RETURN(loaded.engine,
                           LocalEngine::Create(std::move(checkpoint), std::move(eos), options));

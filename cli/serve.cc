@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <iostream>
@@ -36,7 +37,7 @@ struct Options {
   int shutdown_timeout_s = 30;
   int watchdog_timeout_s = 60;
   CacheOptions cache;
-  int max_num_seqs = 16;
+  int max_num_seqs = 0;  // 0: 16, or --max-num-batched-tokens if that is less
   int max_queued_requests = 1024;
   std::string scheduling_policy = "fcfs";
   bool prefix_caching = true;
@@ -47,9 +48,8 @@ struct Options {
 void AddSchedulingOptions(CLI::App& command, Options& o) {
   command
       .add_option("--max-num-seqs", o.max_num_seqs,
-                  "Requests computed together; at most --max-num-batched-tokens")
+                  "Requests computed together; at most --max-num-batched-tokens (default: 16)")
       ->transform(Count(1, 65536))
-      ->capture_default_str()
       ->group("Scheduling");
   command
       .add_option("--max-queued-requests", o.max_queued_requests,
@@ -133,7 +133,8 @@ int Run(Options& o) {
   // Model first: what is wrong with it should be said before a port is taken.
   auto engine = ToEngineOptions(o.model, o.cache);
   if (!engine.ok()) return Fail(engine.status());
-  engine->max_num_seqs = o.max_num_seqs;
+  engine->max_num_seqs =
+      o.max_num_seqs > 0 ? o.max_num_seqs : std::min(16, o.model.max_batched_tokens);
   engine->max_queued_requests = o.max_queued_requests;
   engine->priority_scheduling = o.scheduling_policy == "priority";
   engine->prefix_caching = o.prefix_caching;
@@ -141,6 +142,9 @@ int Run(Options& o) {
     auto interval = ParseRetentionInterval(o.retention_interval);
     if (!interval.ok()) return Fail(interval.status());
     engine->retention_interval = *interval;
+    if (!o.prefix_caching) {
+      spdlog::warn("--prefix-cache-retention-interval has no effect: prefix caching is off");
+    }
   }
   auto loaded = LoadedModel::Load(o.model.model, *engine, chat_defaults);
   if (!loaded.ok()) return Fail(loaded.status());

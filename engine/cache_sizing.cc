@@ -1,5 +1,7 @@
 #include "engine/cache_sizing.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -8,6 +10,16 @@
 #include "cache/block_pool.h"
 
 namespace fathom {
+namespace {
+
+// All memory of this machine; 0 when the system does not say.
+int64_t HostMemory() {
+  const long pages = sysconf(_SC_PHYS_PAGES);
+  const long bytes = sysconf(_SC_PAGESIZE);
+  return pages > 0 && bytes > 0 ? int64_t{pages} * bytes : 0;
+}
+
+}  // namespace
 
 int64_t FreeHostMemory() {
   std::ifstream info("/proc/meminfo");
@@ -33,6 +45,11 @@ Result<CacheSize> SizeCache(const CachePlanner& planner, const CacheBudget& budg
       return InvalidArgument(
           "this system does not say how much memory is free; give --kv-cache-memory-bytes");
     }
+  }
+  // Address space alone would be lent for much more, and the machine would stop when it is used.
+  if (const int64_t machine = HostMemory(); machine > 0 && bytes > machine) {
+    return InvalidArgument("kv-cache-memory-bytes " + std::to_string(bytes) +
+                           " is more than this machine's memory of " + std::to_string(machine));
   }
   CacheSize size;
   size.num_slabs = std::min(bytes / planner.slab_bytes(), BlockPool::MaxSlabs(planner));

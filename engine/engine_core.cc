@@ -1,6 +1,7 @@
 #include "engine/engine_core.h"
 
 #include <algorithm>
+#include <new>
 #include <random>
 #include <string>
 #include <utility>
@@ -18,12 +19,37 @@ struct EngineCore::Job : ScheduledRequest {
   GenerateRequest request;  // its prompt moved to `tokens`
   std::shared_ptr<RequestSink> sink;
   RequestTimings timings;
-  std::vector<TokenId> ends;  // tokens that end it
+  std::vector<TokenId> ends;  // tokens that end it, ascending
   std::optional<Sampler> sampler;
   int64_t generated = 0;
 };
 
 void EngineCore::JobDeleter::operator()(Job* job) const { delete job; }
+
+namespace {
+
+constexpr int64_t kReservedAnswer = 32'768;  // tokens
+
+CachePlanner PlannerFor(const ModelConfig& config, const LocalEngineOptions& options) {
+  return CachePlanner(
+      CacheLayout(CacheGeometryOf(config),
+                  options.cache_dtypes.value_or(DefaultCacheDTypes(options.numerics))));
+}
+
+}  // namespace
+
+Result<CacheSize> SizeEngineCache(const ModelConfig& config, const LocalEngineOptions& options) {
+  if (options.max_model_len > config.max_position_embeddings) {
+    return InvalidArgument("max-model-len " + std::to_string(options.max_model_len) +
+                           " is beyond the model's " +
+                           std::to_string(config.max_position_embeddings) + " positions");
+  }
+  FATHOM_RETURN_IF_ERROR(CheckCacheDTypes(
+      options.cache_dtypes.value_or(DefaultCacheDTypes(options.numerics)), options.numerics));
+  return SizeCache(PlannerFor(config, options), options.cache_budget, FreeHostMemory(),
+                   options.max_model_len, config.max_position_embeddings,
+                   std::max(1, options.max_num_seqs), options.prefix_caching);
+}
 
 Result<std::unique_ptr<EngineCore>> EngineCore::Create(Checkpoint checkpoint,
                                                        std::vector<TokenId> eos_token_ids,
@@ -42,11 +68,6 @@ EngineCore::~EngineCore() = default;
 
 Status EngineCore::Load() {
   const ModelConfig& config = checkpoint_.config();
-  if (options_.max_model_len > config.max_position_embeddings) {
-    return InvalidArgument("max-model-len " + std::to_string(options_.max_model_len) +
-                           " is beyond the model's " +
-                           std::to_string(config.max_position_embeddings) + " positions");
-  }
   if (options_.max_batched_tokens < 1) {
     return InvalidArgument("max-num-batched-tokens must be at least 1");
   }
@@ -62,13 +83,8 @@ Status EngineCore::Load() {
   FATHOM_ASSIGN_OR_RETURN(backend_,
                           MakeBackend(options_.backend, options_.numerics, options_.num_threads));
 
-  const CacheDTypes dtypes = options_.cache_dtypes.value_or(DefaultCacheDTypes(options_.numerics));
-  FATHOM_RETURN_IF_ERROR(CheckCacheDTypes(dtypes, options_.numerics));
-  const CachePlanner planner(CacheLayout(CacheGeometryOf(config), dtypes));
-  FATHOM_ASSIGN_OR_RETURN(
-      cache_size_,
-      SizeCache(planner, options_.cache_budget, FreeHostMemory(), options_.max_model_len,
-                config.max_position_embeddings, options_.max_num_seqs, options_.prefix_caching));
+  FATHOM_ASSIGN_OR_RETURN(cache_size_, SizeEngineCache(config, options_));
+  const CachePlanner planner = PlannerFor(config, options_);
   info_.max_model_len = cache_size_.max_model_len;
   FATHOM_ASSIGN_OR_RETURN(model_, Model::Create(checkpoint_, *backend_, options_.max_batched_tokens,
                                                 info_.max_model_len));
@@ -91,8 +107,13 @@ Status EngineCore::Load() {
   builder_ = std::make_unique<StepBuilder>(options_.max_batched_tokens, options_.max_num_seqs,
                                            memory_->pages());
   scratch_ = std::make_unique<SampleScratch>(info_.vocab_size);
-  logits_.resize(static_cast<size_t>(options_.max_num_seqs) *
-                 static_cast<size_t>(info_.vocab_size));
+  const size_t num_logits =
+      static_cast<size_t>(options_.max_num_seqs) * static_cast<size_t>(info_.vocab_size);
+  logits_.reset(new (std::nothrow) float[num_logits]);
+  if (logits_ == nullptr) {
+    return OutOfMemory("no memory for the logits of " + std::to_string(options_.max_num_seqs) +
+                       " requests; lower --max-num-seqs");
+  }
   sampled_.reserve(static_cast<size_t>(options_.max_num_seqs));
   // Weights that are copied or repacked were read above.
   return checkpoint_.CheckFiles();
@@ -141,6 +162,8 @@ Result<EngineCore::JobPtr> EngineCore::Prepare(RequestId id, GenerateRequest req
   if (!request.ignore_eos) {
     job->ends.insert(job->ends.end(), info_.eos_token_ids.begin(), info_.eos_token_ids.end());
   }
+  std::sort(job->ends.begin(), job->ends.end());
+  job->ends.erase(std::unique(job->ends.begin(), job->ends.end()), job->ends.end());
   std::random_device entropy;
   const uint64_t seed = request.sampling.seed ? 0 : (uint64_t{entropy()} << 32) | entropy();
   job->sampler.emplace(request.sampling, seed, info_.vocab_size, request.prompt);
@@ -148,8 +171,9 @@ Result<EngineCore::JobPtr> EngineCore::Prepare(RequestId id, GenerateRequest req
   job->client = std::move(request.client);
   job->tokens = std::move(request.prompt);
   job->num_prompt = static_cast<int64_t>(job->tokens.size());
-  // All that the request will ever need, so that its tokens allocate nothing.
-  const int64_t most = job->num_prompt + request.max_tokens;
+  // What most requests will ever need, so that their tokens allocate nothing; longer answers grow
+  // by doubling. Not all of max_tokens: clients leave it at the model's whole length.
+  const int64_t most = job->num_prompt + std::min(request.max_tokens, kReservedAnswer);
   job->tokens.reserve(static_cast<size_t>(most));
   if (options_.prefix_caching) {
     job->keys = PrefixKeys(seed_, request.cache_salt, job->tokens);
@@ -241,7 +265,7 @@ bool EngineCore::RunStep() {
   scheduler_->Commit();
   const auto vocab = static_cast<size_t>(info_.vocab_size);
   for (size_t i = 0; i < sampled_.size(); ++i) {
-    Sample(*sampled_[i], std::span(logits_).subspan(i * vocab, vocab));
+    Sample(*sampled_[i], std::span(logits_.get() + i * vocab, vocab));
   }
   return true;
 }
@@ -259,7 +283,7 @@ Status EngineCore::Forward(std::span<const ScheduledRows> rows) {
   const StepPlan& plan = builder_->Build(rows, *manager_);
   const Status status = model_->Forward(
       plan,
-      {logits_.data(), static_cast<int64_t>(plan.logits_rows.size()), int64_t{info_.vocab_size}});
+      {logits_.get(), static_cast<int64_t>(plan.logits_rows.size()), int64_t{info_.vocab_size}});
   const std::chrono::duration<double> duration = Clock::now() - begin;
   // First: zeros in place of weights may have caused the other error.
   FATHOM_RETURN_IF_ERROR(checkpoint_.CheckFiles());
@@ -303,7 +327,7 @@ void EngineCore::Sample(Job& job, std::span<float> logits) {
   ++stats_.generation_tokens;
   job.sink->OnToken(event);
   FinishEvent finish;
-  if (may_end && std::find(job.ends.begin(), job.ends.end(), event.token) != job.ends.end()) {
+  if (may_end && std::binary_search(job.ends.begin(), job.ends.end(), event.token)) {
     finish.reason = FinishReason::kStop;
     finish.stop_token = event.token;
   } else if (job.generated == request.max_tokens) {

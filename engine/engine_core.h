@@ -43,6 +43,10 @@ struct LocalEngineOptions {
 Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics numerics,
                                              int num_threads);
 
+// The cache that these options give a model, and how long its sequences may be; kInvalidArgument
+// when they cannot. EngineCore::Create asks it too; here, before weights are read.
+Result<CacheSize> SizeEngineCache(const ModelConfig& config, const LocalEngineOptions& options);
+
 class EngineCore {
  public:
   // A request on its way through the core.
@@ -78,6 +82,8 @@ class EngineCore {
   [[nodiscard]] const EngineInfo& info() const { return info_; }
   [[nodiscard]] const LocalEngineOptions& options() const { return options_; }  // defaults resolved
   [[nodiscard]] const CacheSize& cache_size() const { return cache_size_; }
+  // False also where the model has nothing that a prefix could be named by.
+  [[nodiscard]] bool prefix_caching() const { return manager_->prefix_caching(); }
   [[nodiscard]] bool idle() const { return jobs_.empty(); }
   [[nodiscard]] EngineStats stats() const;
 
@@ -112,8 +118,8 @@ class EngineCore {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<StepBuilder> builder_;
   std::unique_ptr<SampleScratch> scratch_;
-  std::vector<float> logits_;  // [max_num_seqs, vocab]
-  std::vector<Job*> sampled_;  // of the step that runs
+  std::unique_ptr<float[]> logits_;  // [max_num_seqs, vocab]
+  std::vector<Job*> sampled_;        // of the step that runs
   std::unordered_map<RequestId, JobPtr> jobs_;
   EngineStats stats_;                                     // its counters and histograms
   std::vector<std::pair<JobPtr, FinishEvent>> finished_;  // not told yet

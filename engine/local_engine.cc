@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -42,7 +43,9 @@ Result<RequestId> LocalEngine::Submit(GenerateRequest request, std::shared_ptr<R
                           core_->Prepare(id, std::move(request), std::move(sink)));
   std::lock_guard lock(mutex_);
   if (stopping_) return Unavailable("the engine is shutting down");
-  const int waiting = stats_.num_waiting + static_cast<int>(submitted_.size());
+  // Who has a seat already does not wait.
+  const int seats = core_->options().max_num_seqs - stats_.num_running;
+  const int waiting = std::max(0, stats_.num_waiting + static_cast<int>(submitted_.size()) - seats);
   if (waiting >= core_->options().max_queued_requests) {
     ++stats_.rejections[static_cast<size_t>(AdmissionRejection::kQueueFull)];
     return Unavailable("the queue is full: " + std::to_string(waiting) + " requests wait");

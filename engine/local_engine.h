@@ -35,6 +35,7 @@ class LocalEngine final : public Engine {
   [[nodiscard]] EngineStats stats() const override;
 
   [[nodiscard]] const LocalEngineOptions& options() const { return core_->options(); }
+  [[nodiscard]] bool prefix_caching() const { return core_->prefix_caching(); }
   [[nodiscard]] const CacheSize& cache_size() const { return core_->cache_size(); }
 
  private:

@@ -144,7 +144,7 @@ TEST(LocalEngine, AbortEndsARunningAndAWaitingRequest) {
   EXPECT_EQ(next->Wait().reason, FinishReason::kLength) << "an abort does not spill over";
 }
 
-// A front end that finds a stop string ends the request a step or two late.
+// A front end that finds a stop string ends the request at a token that the engine has given out.
 TEST(LocalEngine, WhatWasComputedInFrontOfAStopStringIsKept) {
   auto engine = NewEngine();
   auto sink = std::make_shared<Collector>();

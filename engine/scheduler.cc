@@ -67,6 +67,9 @@ void Scheduler::ScheduleRunning(int64_t* budget) {
   // A running request that got nothing for too long, then answers in progress, then the prompts in
   // order. Indices instead of iterators: making room shortens the list from its end.
   enum Pass { kOverdue, kAnswers, kPrompts, kEnd };
+  const int64_t num_answers =
+      std::count_if(running_.begin(), running_.end(),
+                    [](const ScheduledRequest* r) { return Remaining(*r) == 1; });
   for (int pass = kOverdue; pass != kEnd; ++pass) {
     for (size_t i = 0; i < running_.size(); ++i) {
       ScheduledRequest& r = *running_[i];
@@ -74,12 +77,15 @@ void Scheduler::ScheduleRunning(int64_t* budget) {
       const bool answer = Remaining(r) == 1;
       if (pass == kOverdue ? !overdue : pass == kAnswers ? !answer : answer) continue;
       if (IsScheduled(r) || *budget == 0) continue;
-      if (ScheduleRows(r, budget)) continue;
-      // A prompt can wait for the answers to end; an answer in progress goes on at the expense of
-      // those behind it.
-      while (answer && MakeRoom(r)) {
-        if (ScheduleRows(r, budget)) break;
-      }
+      // An overdue prompt leaves the answers their tokens.
+      int64_t share = *budget;
+      if (overdue && !answer) share = std::max<int64_t>(1, share - num_answers);
+      const int64_t before = share;
+      bool scheduled = ScheduleRows(r, &share);
+      // A prompt can wait for the answers to end, for a while; an answer in progress goes on at the
+      // expense of those behind it.
+      while (!scheduled && (answer || overdue) && MakeRoom(r)) scheduled = ScheduleRows(r, &share);
+      *budget -= before - share;
     }
   }
   for (ScheduledRequest* r : running_) r->skipped = IsScheduled(*r) ? 0 : r->skipped + 1;
@@ -230,6 +236,7 @@ void Scheduler::ScheduleWaiting(int64_t* budget) {
 
 bool Scheduler::Admit(ScheduledRequest& r) {
   PrefixMatch match = manager_.Match(r.tokens, r.keys);
+  PrefixMiss miss = match.miss;
   // Room for the whole prompt and the first new token.
   const int64_t length = NumKnown(r) + 1;
   if (!manager_.Fits(length, match)) return false;
@@ -238,7 +245,7 @@ bool Scheduler::Admit(ScheduledRequest& r) {
     // A copy of a partly filled block needs one block more than fits: from the beginning, then.
     PrefixMatch none;
     none.junction = match.junction;
-    none.miss = PrefixMiss::kNoResumePoint;
+    miss = PrefixMiss::kMissingBlock;
     if (!manager_.Fits(length, none)) return false;
     id = manager_.Admit(none, &r.keys, length);
     match = none;
@@ -246,15 +253,18 @@ bool Scheduler::Admit(ScheduledRequest& r) {
   if (!id) return false;
   r.sequence = *id;
   r.computed = match.position;
-  r.miss = match.miss;
+  if (r.num_preemptions == 0) r.miss = miss;
   r.retention = {r.num_prompt, NumKnown(r), match.junction, options_.retention_interval};
   return true;
 }
 
+// Only the one that waits longest can become overdue: so one request in max_skip goes first for
+// that reason, and a long queue of one client or priority does not undo the order of the others.
 void Scheduler::CountSkips(const ScheduledRequest& admitted) {
-  for (ScheduledRequest* r : waiting_) {
-    if (r->order < admitted.order) ++r->skipped;
-  }
+  const auto oldest =
+      std::min_element(waiting_.begin(), waiting_.end(),
+                       [](const auto* a, const auto* b) { return a->order < b->order; });
+  if (oldest != waiting_.end() && (*oldest)->order < admitted.order) ++(*oldest)->skipped;
   last_turn_[admitted.client] = next_turn_++;
   if (last_turn_.size() <= kMaxClients) return;
   std::erase_if(last_turn_,

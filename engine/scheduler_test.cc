@@ -321,6 +321,57 @@ TEST(Scheduler, ClientsTakeTurns) {
   }
 }
 
+// A long queue of one client, all of it older than what others ask: turns stay turns.
+TEST(Scheduler, AClientsBacklogDoesNotUndoTheTurnsOfOthers) {
+  SimulatorOptions options = Small(1, 64);
+  options.scheduler.max_skip = 16;
+  Simulator s(options);
+  for (int i = 0; i < 300; ++i) s.Add(5, 1)->client = "flood";
+  Simulator::Request* other = nullptr;
+  int served = 0;
+  int added_at = 0;
+  int longest_wait = 0;
+  while (served < 100) {
+    if (other == nullptr) {
+      other = s.Add(5, 1);
+      other->client = "other";
+      added_at = s.step();
+    }
+    ASSERT_TRUE(s.Step());
+    if (other->finished_at < 0) continue;
+    longest_wait = std::max(longest_wait, s.step() - added_at);
+    other = nullptr;
+    ++served;
+  }
+  EXPECT_LE(longest_wait, 4);
+  s.RunToEnd(1000);
+}
+
+TEST(Scheduler, ABatchOfLowPriorityDoesNotOvertakeUrgentRequests) {
+  SimulatorOptions options = Small(1, 64);
+  options.scheduler.by_priority = true;
+  options.scheduler.max_skip = 16;
+  Simulator s(options);
+  std::vector<Simulator::Request*> batch;
+  for (int i = 0; i < 100; ++i) {
+    batch.push_back(s.Add(5, 1));
+    batch.back()->priority = 5;
+  }
+  int longest_wait = 0;
+  for (int i = 0; i < 200; ++i) {
+    auto* urgent = s.Add(5, 1);
+    urgent->priority = -5;
+    const int added_at = s.step();
+    while (urgent->finished_at < 0) ASSERT_TRUE(s.Step());
+    longest_wait = std::max(longest_wait, s.step() - added_at);
+  }
+  EXPECT_LE(longest_wait, 3) << "one overdue request in 16 at most";
+  const auto done =
+      std::count_if(batch.begin(), batch.end(), [](const auto* r) { return r->finished_at >= 0; });
+  EXPECT_GE(done, 200 / 17 - 1) << "and the batch gets on";
+  s.RunToEnd(1000);
+}
+
 TEST(Scheduler, OneClientIsServedInOrderOfArrival) {
   Simulator s(Small(2, 64));
   std::vector<Simulator::Request*> all;

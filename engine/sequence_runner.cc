@@ -72,6 +72,8 @@ Status SequenceRunner::Repeat(int64_t num_positions) {
   for (int64_t block = period; block < period + num_positions / kBlockPositions; ++block) {
     const int64_t end = (block + 1) * kBlockPositions;
     FATHOM_CHECK(manager_->Extend(sequence_, end), "the memory was sized for the longest length");
+    memory_->Copy(manager_->copies());
+    manager_->ClearCopies();
     copies.clear();
     for (int c = 0; c < kNumCacheClasses; ++c) {
       const auto cache_class = static_cast<CacheClass>(c);

@@ -115,7 +115,7 @@ TEST_F(ApiServerTest, ClientsAreUsersElseKeysElseOne) {
   EXPECT_THAT(first, Not(HasSubstr("first")));
   EXPECT_EQ(client_of("authorization: bearer first\r\n", ""), first);
   EXPECT_NE(client_of("Authorization: Bearer second\r\n", ""), first);
-  EXPECT_EQ(client_of("Authorization: Bearer first\r\n", R"("user": "ann")"), "ann");
+  EXPECT_EQ(client_of("Authorization: Bearer first\r\n", R"("user": "ann")"), first);
 }
 
 TEST_F(ApiServerTest, SaltAndPriorityReachTheEngine) {

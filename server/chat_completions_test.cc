@@ -119,6 +119,24 @@ TEST_F(ChatCompletions, StreamOrder) {
   }
 }
 
+// More answer waits than a client may leave unread: it loses its connection, nobody else anything.
+TEST_F(ApiServerTest, AClientThatNeverReadsIsCutOffAndTheOthersGoOn) {
+  ScriptedEngine engine({2560, 1'000'000, {kEos}});
+  engine.Script(std::vector<TokenId>(40'000, Ids("x")[0]));
+  Bind();
+  server_->Serve(&engine, &front_end_);
+  {
+    TestClient deaf(port());
+    deaf.SendRequest("POST", "/v1/chat/completions",
+                     ChatBody(R"("stream": true, "logprobs": true, "top_logprobs": 20)"));
+    ASSERT_EQ(deaf.ReadHead().status, 200);
+    EXPECT_TRUE(engine.WaitFor(0, 0, std::chrono::seconds(60)));
+    EXPECT_EQ(Get("/health").status, 200);
+    EXPECT_EQ(Parse(Chat(R"("stop": "xxx")"))["choices"][0]["stop_reason"], "xxx");
+  }
+  server_.reset();  // before its engine
+}
+
 TEST_F(ChatCompletions, StreamsEachTokenWhenItIsMade) {
   engine_.ScriptEndless(Ids("x")[0]);
   TestClient client(port());

@@ -177,6 +177,7 @@ void Generation::OnToken(const TimedToken& token) {
     output_->Push(event.token, &deltas_);
   }
   Emit();
+  if (ended_) return;  // more waits for the client than it may: the connection was closed
   if (const std::optional<std::string> stop = output_->matched_stop()) {
     Settle(FinishReason::kStop);
     engine_->EndAt(request_id_, usage_.completion_tokens - tokens_before_);

@@ -25,6 +25,8 @@ void WarnOfContext(GenerationJob* job) {
   job->headers.emplace_back("x-fathom-warning", kWarning);
 }
 
+constexpr size_t kMaxClientName = 64;
+
 // 128 random bits: ids of different servers must not meet in a client's log.
 std::string NewId(std::string_view prefix) {
   static constexpr char kHex[] = "0123456789abcdef";
@@ -103,7 +105,10 @@ void FillCommon(const GenerationRoute& route, const CommonFields& fields, std::s
   job->request.num_logprobs = fields.num_logprobs;
   job->request.cache_salt = fields.cache_salt;
   job->request.priority = fields.priority;
-  job->request.client = fields.user;
+  // The scheduler remembers clients for a while: by a number where the name is long.
+  job->request.client = fields.user.size() <= kMaxClientName
+                            ? fields.user
+                            : "#" + std::to_string(std::hash<std::string>{}(fields.user));
   job->output.stop = fields.stop;
   job->output.include_stop_in_output = fields.include_stop_in_output;
   job->stream = fields.stream;
@@ -180,8 +185,10 @@ MaybeError BuildJob(const GenerationRoute& route, const http::Request& request,
   if (MaybeError error = ParseBody(request, &body)) return error;
   MaybeError error = request.path == "/v1/chat/completions" ? BuildChatJob(route, body, job)
                                                             : BuildCompletionJob(route, body, job);
-  if (!error && job->request.client.empty()) {
-    job->request.client = route.keys->ClientOf(request.Header("authorization"));
+  // Keys say who asks; `user` is what a client says of itself, and counts where there are none.
+  if (std::string client = route.keys->ClientOf(request.Header("authorization"));
+      !error && !client.empty()) {
+    job->request.client = std::move(client);
   }
   return error;
 }
