@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "bench/workload.h"
-#include "engine/sequence_runner.h"
+#include "engine/cache_sizing.h"
 
 namespace fathom::bench {
 
@@ -18,9 +18,8 @@ Result<std::unique_ptr<DirectBatch>> DirectBatch::Create(const Checkpoint& check
                           MakeBackend(options.backend, options.numerics, options.num_threads));
   FATHOM_ASSIGN_OR_RETURN(batch->model_,
                           Model::Create(checkpoint, *batch->backend_, max_rows, max_positions));
-  const CacheDTypes dtypes = options.cache_dtypes.value_or(DefaultCacheDTypes(options.numerics));
-  FATHOM_RETURN_IF_ERROR(CheckCacheDTypes(dtypes, options.numerics));
-  const CachePlanner planner(CacheLayout(CacheGeometryOf(checkpoint.config()), dtypes));
+  FATHOM_ASSIGN_OR_RETURN(const CachePlanner planner,
+                          PlannerFor(checkpoint.config(), options.numerics, options.cache_dtypes));
   BlockManagerOptions cache;
   cache.max_sequences = max_sequences;
   cache.max_positions = max_positions;
@@ -72,8 +71,7 @@ Status DirectBatch::Forward(std::span<const ScheduledRows> rows, double* forward
       return OutOfMemory("the batch is longer than what it was made for");
     }
   }
-  memory_->Copy(manager_->copies());
-  manager_->ClearCopies();
+  memory_->CarryOut(*manager_);
   const StepPlan& plan = builder_->Build(rows, *manager_);
   const auto begin = std::chrono::steady_clock::now();
   FATHOM_RETURN_IF_ERROR(

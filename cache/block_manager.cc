@@ -9,8 +9,6 @@
 namespace fathom {
 namespace {
 
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // Resume points cost about 1.5 KiB each beside their blocks.
 constexpr int64_t kMaxResumePoints = 16'384;
 constexpr int64_t kMaxPointBlocks = 32 * kMaxResumePoints;

@@ -10,11 +10,9 @@ namespace {
 
 constexpr int64_t kMaxNumber = std::numeric_limits<int32_t>::max();
 
-int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-
 // Bytes from one block of the class to the next in a slab, when tables count in units of `unit`.
 int64_t Stride(const CachePlanner& planner, size_t c, int64_t unit) {
-  return RoundUp(planner.layout().BlockBytes(static_cast<CacheClass>(c)), unit);
+  return CeilDiv(planner.layout().BlockBytes(static_cast<CacheClass>(c)), unit) * unit;
 }
 
 // Whether slabs hold as many blocks as the planner counts although blocks begin at multiples of

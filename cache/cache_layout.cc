@@ -175,19 +175,4 @@ std::vector<LayerPages> CacheLayout::Views(std::byte* memory, int64_t unit) cons
   return views;
 }
 
-std::vector<LayerPages> CacheLayout::Views(
-    const std::array<std::byte*, kNumCacheClasses>& bases) const {
-  std::vector<LayerPages> views(offsets_.size());
-  for (size_t layer = 0; layer < offsets_.size(); ++layer) {
-    for (size_t k = 0; k < kNumCacheKinds; ++k) {
-      if (offsets_[layer][k] < 0) continue;
-      const auto kind = static_cast<CacheKind>(k);
-      const auto cache_class = static_cast<size_t>(ClassOf(kind));
-      views[layer][k] = {Format(kind), bases[cache_class] + offsets_[layer][k],
-                         block_bytes_[cache_class]};
-    }
-  }
-  return views;
-}
-
 }  // namespace fathom

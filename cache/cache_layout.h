@@ -27,6 +27,9 @@ struct CacheGeometry {
   int num_mtp_layers = 0;  // how many of `ratios`, at the end, belong to MTP blocks
 };
 
+// a / b, rounded up; both at least 0.
+constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 // Positions of one logical block, the unit that schedulers count.
 inline constexpr int kBlockPositions = 256;
 
@@ -68,10 +71,6 @@ class CacheLayout {
 
   // The views of all layers' pages in memory whose block tables count in units of `unit` bytes.
   [[nodiscard]] std::vector<LayerPages> Views(std::byte* memory, int64_t unit) const;
-  // The same where each class has memory of its own and tables hold consecutive block numbers;
-  // `bases` holds the memory of block 0 of each class.
-  [[nodiscard]] std::vector<LayerPages> Views(
-      const std::array<std::byte*, kNumCacheClasses>& bases) const;
 
  private:
   CacheGeometry geometry_;

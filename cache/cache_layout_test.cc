@@ -135,8 +135,7 @@ TEST(CacheLayout, ExactModeStoresFloatsWithoutPadding) {
 TEST(CacheLayout, PagesOfABlockDoNotOverlap) {
   const CacheLayout layout(Geometry(FlashRatios()), Numerics::kOfficial);
   std::vector<std::byte> memory(1);
-  const std::vector<LayerPages> views =
-      layout.Views({memory.data(), memory.data(), memory.data(), memory.data()});
+  const std::vector<LayerPages> views = layout.Views(memory.data(), kBlockAlignment);
   for (int c = 0; c < kNumCacheClasses; ++c) {
     std::vector<std::pair<int64_t, int64_t>> spans;
     for (const LayerPages& layer : views) {
@@ -144,7 +143,7 @@ TEST(CacheLayout, PagesOfABlockDoNotOverlap) {
         const PageView& view = layer[static_cast<size_t>(k)];
         if (view.empty() || ClassOf(static_cast<CacheKind>(k)) != static_cast<CacheClass>(c))
           continue;
-        EXPECT_EQ(view.block_stride, layout.BlockBytes(static_cast<CacheClass>(c)));
+        EXPECT_EQ(view.block_stride, kBlockAlignment);
         const int64_t offset = view.base - memory.data();
         spans.emplace_back(offset, offset + layout.PageBytes(static_cast<CacheKind>(k)));
       }

@@ -40,4 +40,9 @@ void CacheMemory::Copy(std::span<const BlockCopy> copies) {
   }
 }
 
+void CacheMemory::CarryOut(BlockManager& manager) {
+  Copy(manager.copies());
+  manager.ClearCopies();
+}
+
 }  // namespace fathom

@@ -29,6 +29,8 @@ class CacheMemory {
   [[nodiscard]] std::span<const LayerPages> pages() const { return views_; }
   // Carries out the copies, in order.
   void Copy(std::span<const BlockCopy> copies);
+  // Those that the manager waits for; to be called before each forward pass.
+  void CarryOut(BlockManager& manager);
 
  private:
   CacheMemory() = default;

@@ -13,8 +13,6 @@ constexpr int64_t kMaxWastePercent = 3;
 constexpr std::array<CacheClass, kNumCacheClasses> kClasses = {
     CacheClass::kFull, CacheClass::kSwa, CacheClass::kState4, CacheClass::kState128};
 
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // Blocks of `per_block` positions that [begin, end) touches.
 int64_t BlocksTouched(int64_t begin, int64_t end, int64_t per_block) {
   begin = std::max<int64_t>(begin, 0);

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "cache/block_pool.h"
+#include "engine/sequence_runner.h"
 
 namespace fathom {
 namespace {
@@ -20,6 +21,13 @@ int64_t HostMemory() {
 }
 
 }  // namespace
+
+Result<CachePlanner> PlannerFor(const ModelConfig& config, Numerics numerics,
+                                const std::optional<CacheDTypes>& dtypes) {
+  const CacheDTypes chosen = dtypes.value_or(DefaultCacheDTypes(numerics));
+  FATHOM_RETURN_IF_ERROR(CheckCacheDTypes(chosen, numerics));
+  return CachePlanner(CacheLayout(CacheGeometryOf(config), chosen));
+}
 
 int64_t FreeHostMemory() {
   std::ifstream info("/proc/meminfo");

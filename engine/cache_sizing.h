@@ -2,12 +2,19 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
 #include "cache/planner.h"
+#include "checkpoint/config.h"
 
 namespace fathom {
+
+// Bytes and blocks of a model's cache, without MTP blocks; `dtypes` absent: what goes with the
+// numerics. kInvalidArgument for formats that do not.
+Result<CachePlanner> PlannerFor(const ModelConfig& config, Numerics numerics,
+                                const std::optional<CacheDTypes>& dtypes);
 
 struct CacheBudget {
   int64_t bytes = 0;       // 0: `fraction` of the free memory

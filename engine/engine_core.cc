@@ -8,7 +8,6 @@
 
 #include "base/fault_guard.h"
 #include "engine/model_fingerprint.h"
-#include "engine/sequence_runner.h"
 
 namespace fathom {
 
@@ -30,12 +29,6 @@ namespace {
 
 constexpr int64_t kReservedAnswer = 32'768;  // tokens
 
-CachePlanner PlannerFor(const ModelConfig& config, const LocalEngineOptions& options) {
-  return CachePlanner(
-      CacheLayout(CacheGeometryOf(config),
-                  options.cache_dtypes.value_or(DefaultCacheDTypes(options.numerics))));
-}
-
 }  // namespace
 
 Result<CacheSize> SizeEngineCache(const ModelConfig& config, const LocalEngineOptions& options) {
@@ -44,11 +37,11 @@ Result<CacheSize> SizeEngineCache(const ModelConfig& config, const LocalEngineOp
                            " is beyond the model's " +
                            std::to_string(config.max_position_embeddings) + " positions");
   }
-  FATHOM_RETURN_IF_ERROR(CheckCacheDTypes(
-      options.cache_dtypes.value_or(DefaultCacheDTypes(options.numerics)), options.numerics));
-  return SizeCache(PlannerFor(config, options), options.cache_budget, FreeHostMemory(),
-                   options.max_model_len, config.max_position_embeddings,
-                   std::max(1, options.max_num_seqs), options.prefix_caching);
+  FATHOM_ASSIGN_OR_RETURN(const CachePlanner planner,
+                          PlannerFor(config, options.numerics, options.cache_dtypes));
+  return SizeCache(planner, options.cache_budget, FreeHostMemory(), options.max_model_len,
+                   config.max_position_embeddings, std::max(1, options.max_num_seqs),
+                   options.prefix_caching);
 }
 
 Result<std::unique_ptr<EngineCore>> EngineCore::Create(Checkpoint checkpoint,
@@ -84,7 +77,8 @@ Status EngineCore::Load() {
                           MakeBackend(options_.backend, options_.numerics, options_.num_threads));
 
   FATHOM_ASSIGN_OR_RETURN(cache_size_, SizeEngineCache(config, options_));
-  const CachePlanner planner = PlannerFor(config, options_);
+  FATHOM_ASSIGN_OR_RETURN(const CachePlanner planner,
+                          PlannerFor(config, options_.numerics, options_.cache_dtypes));
   info_.max_model_len = cache_size_.max_model_len;
   FATHOM_ASSIGN_OR_RETURN(model_, Model::Create(checkpoint_, *backend_, options_.max_batched_tokens,
                                                 info_.max_model_len));
@@ -175,7 +169,7 @@ Result<EngineCore::JobPtr> EngineCore::Prepare(RequestId id, GenerateRequest req
   // by doubling. Not all of max_tokens: clients leave it at the model's whole length.
   const int64_t most = job->num_prompt + std::min(request.max_tokens, kReservedAnswer);
   job->tokens.reserve(static_cast<size_t>(most));
-  if (options_.prefix_caching) {
+  if (prefix_caching()) {
     job->keys = PrefixKeys(seed_, request.cache_salt, job->tokens);
     job->keys.Reserve(most / kBlockPositions);
   }
@@ -271,8 +265,7 @@ bool EngineCore::RunStep() {
 }
 
 Status EngineCore::Forward(std::span<const ScheduledRows> rows) {
-  memory_->Copy(manager_->copies());
-  manager_->ClearCopies();
+  memory_->CarryOut(*manager_);
   const auto begin = Clock::now();
   int num_prefill = 0;
   for (const ScheduledRows& r : rows) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/cache_sizing.h"
 
 namespace fathom {
 
@@ -24,12 +25,10 @@ CacheGeometry CacheGeometryOf(const ModelConfig& config, bool with_mtp) {
 Result<std::unique_ptr<SequenceRunner>> SequenceRunner::Create(Model& model, Numerics numerics,
                                                                int64_t max_positions,
                                                                std::optional<CacheDTypes> dtypes) {
-  const CacheDTypes chosen = dtypes.value_or(DefaultCacheDTypes(numerics));
-  FATHOM_RETURN_IF_ERROR(CheckCacheDTypes(chosen, numerics));
+  FATHOM_ASSIGN_OR_RETURN(const CachePlanner planner, PlannerFor(model.config(), numerics, dtypes));
   if (max_positions < 1 || max_positions > std::numeric_limits<Position>::max()) {
     return InvalidArgument("cache: need 1 <= positions <= 2^31 - 1");
   }
-  const CachePlanner planner(CacheLayout(CacheGeometryOf(model.config()), chosen));
   BlockManagerOptions options;
   options.max_positions = max_positions;
   // Repeat goes on by whole blocks.
@@ -72,8 +71,7 @@ Status SequenceRunner::Repeat(int64_t num_positions) {
   for (int64_t block = period; block < period + num_positions / kBlockPositions; ++block) {
     const int64_t end = (block + 1) * kBlockPositions;
     FATHOM_CHECK(manager_->Extend(sequence_, end), "the memory was sized for the longest length");
-    memory_->Copy(manager_->copies());
-    manager_->ClearCopies();
+    memory_->CarryOut(*manager_);
     copies.clear();
     for (int c = 0; c < kNumCacheClasses; ++c) {
       const auto cache_class = static_cast<CacheClass>(c);
@@ -124,8 +122,7 @@ Result<StepPlan> SequenceRunner::BeginStep(std::span<const TokenId> tokens, Logi
   }
   FATHOM_CHECK(manager_->Extend(sequence_, start + n),
                "the memory was sized for the longest length");
-  memory_->Copy(manager_->copies());
-  manager_->ClearCopies();
+  memory_->CarryOut(*manager_);
   positions_.resize(tokens.size());
   std::iota(positions_.begin(), positions_.end(), start);
   logits_rows_.clear();
