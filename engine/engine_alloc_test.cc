@@ -4,6 +4,7 @@
 
 #include "base/test_allocations.h"
 #include "engine/engine_core.h"
+#include "engine/test_constraints.h"
 
 namespace fathom {
 namespace {
@@ -38,6 +39,7 @@ TEST(EngineAllocations, StepsOfAnswersAndPromptsMakeNone) {
     request.sampling.seed = i;
     request.sampling.temperature = i % 2;
     request.sampling.top_p = i % 4 == 1 ? 0.9 : 1.0;
+    if (i % 3 == 1) request.constraint = std::make_shared<HistoryConstraint>();
     request.sampling.frequency_penalty = i % 3 == 0 ? 0.5 : 0.0;
     sinks.push_back(std::make_shared<CountingSink>());
     auto job = (*core)->Prepare(i + 1, std::move(request), sinks.back());

@@ -312,7 +312,7 @@ void EngineCore::Sample(Job& job, std::span<float> logits) {
   const bool may_end = job.generated >= request.min_tokens;
   TokenEvent event = job.sampler->Sample(logits, static_cast<int64_t>(job.tokens.size()),
                                          may_end ? std::span<const TokenId>() : job.ends,
-                                         request.num_logprobs, *scratch_);
+                                         request.constraint.get(), request.num_logprobs, *scratch_);
   event.cached_tokens = static_cast<int>(job.cached);
   job.timings.last_token = Clock::now();
   if (job.generated == 0) job.timings.first_token = job.timings.last_token;
@@ -320,7 +320,8 @@ void EngineCore::Sample(Job& job, std::span<float> logits) {
   ++stats_.generation_tokens;
   job.sink->OnToken(event);
   FinishEvent finish;
-  if (may_end && std::binary_search(job.ends.begin(), job.ends.end(), event.token)) {
+  // Before min_tokens an end token is chosen only where the constraint left nothing else.
+  if (std::binary_search(job.ends.begin(), job.ends.end(), event.token)) {
     finish.reason = FinishReason::kStop;
     finish.stop_token = event.token;
   } else if (job.generated == request.max_tokens) {

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,6 +14,7 @@
 #include "base/status.h"
 #include "base/types.h"
 #include "engine/engine_stats.h"
+#include "engine/token_constraint.h"
 
 namespace fathom {
 
@@ -35,10 +37,14 @@ struct GenerateRequest {
   std::vector<TokenId> prompt;  // at least one token
   SamplingParams sampling;
   int64_t max_tokens = 0;               // at least 1; prompt + max_tokens must fit the model length
-  int64_t min_tokens = 0;               // end and stop tokens are masked until then
+  int64_t min_tokens = 0;               // end and stop tokens are masked until then, unless the
+                                        // constraint leaves nothing else
   std::vector<TokenId> stop_token_ids;  // besides the model's own end tokens
   bool ignore_eos = false;              // the model's own end tokens do not end the request
   int num_logprobs = -1;  // -1: none; 0: of the chosen token; n: and of the n most likely ones
+  // What the answer may be; null: anything. Last owned by the engine, which alone uses it once the
+  // request is submitted.
+  std::shared_ptr<TokenConstraint> constraint;
   // Requests share cached prefixes only with requests of the same salt; empty is one as well.
   std::string cache_salt;
   int priority = 0;    // smaller goes first; other than 0 only with EngineInfo::priority_scheduling

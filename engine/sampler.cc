@@ -1,6 +1,7 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -34,6 +35,43 @@ double LogSumExp(std::span<const float> logits, float max) {
   double sum = 0.0;
   for (float v : logits) sum += std::exp(static_cast<double>(v) - max);
   return max + std::log(sum);
+}
+
+bool IsAllowed(std::span<const uint64_t> allowed, TokenId token) {
+  const auto t = static_cast<size_t>(token);
+  return (allowed[t / 64] >> (t % 64) & 1) != 0;
+}
+
+// Sets `allowed` to what the constraint allows; false when that is the whole vocabulary.
+bool AskConstraint(TokenConstraint& constraint, size_t vocab, std::vector<uint64_t>& allowed) {
+  allowed.assign((vocab + 63) / 64, ~uint64_t{0});
+  if (vocab % 64 != 0) allowed.back() = (uint64_t{1} << (vocab % 64)) - 1;
+  return constraint.Restrict(allowed);
+}
+
+void MaskForbidden(std::span<float> logits, std::span<const uint64_t> allowed) {
+  for (size_t word = 0; word < allowed.size(); ++word) {
+    const size_t begin = word * 64;
+    const size_t end = std::min(begin + 64, logits.size());
+    if (allowed[word] == ~uint64_t{0}) continue;
+    for (size_t t = begin; t < end; ++t) {
+      if ((allowed[word] >> (t - begin) & 1) == 0) logits[t] = kMasked;
+    }
+  }
+}
+
+// `masked` has no id twice.
+bool AllowsOtherThan(std::span<const uint64_t> allowed, std::span<const TokenId> masked) {
+  int64_t others = 0;
+  for (const uint64_t word : allowed) others += std::popcount(word);
+  for (const TokenId token : masked) others -= IsAllowed(allowed, token) ? 1 : 0;
+  return others > 0;
+}
+
+TokenId FirstAllowed(std::span<const uint64_t> allowed) {
+  size_t word = 0;
+  while (word + 1 < allowed.size() && allowed[word] == 0) ++word;
+  return static_cast<TokenId>(word * 64 + static_cast<size_t>(std::countr_zero(allowed[word])));
 }
 
 Status OutOfRange(const char* field, double value, const char* range) {
@@ -87,8 +125,8 @@ Sampler::Sampler(const SamplingParams& params, uint64_t seed, int vocab_size,
 }
 
 TokenEvent Sampler::Sample(std::span<float> logits, int64_t position,
-                           std::span<const TokenId> masked, int num_logprobs,
-                           SampleScratch& scratch) {
+                           std::span<const TokenId> masked, TokenConstraint* constraint,
+                           int num_logprobs, SampleScratch& scratch) {
   // Raw log-probabilities must be read before the logits are adjusted, for a token not yet chosen.
   double log_sum = 0.0;
   std::vector<float>& raw = scratch.raw;
@@ -108,9 +146,19 @@ TokenEvent Sampler::Sample(std::span<float> logits, int64_t position,
     }
   }
 
-  AdjustLogits(logits, masked);
+  AdjustLogits(logits);
+  std::vector<uint64_t>& allowed = scratch.allowed;
+  const bool restricted =
+      constraint != nullptr && AskConstraint(*constraint, logits.size(), allowed);
+  if (restricted) MaskForbidden(logits, allowed);
+  if (!restricted || AllowsOtherThan(allowed, masked)) {
+    for (const TokenId token : masked) logits[static_cast<size_t>(token)] = kMasked;
+  }
   event.token = params_.temperature < kGreedyTemperature ? ArgMax(logits)
                                                          : Draw(logits, position, candidates);
+  // Logits that are not numbers do not compare; the constraint holds nevertheless.
+  if (restricted && !IsAllowed(allowed, event.token)) event.token = FirstAllowed(allowed);
+  if (constraint != nullptr) constraint->Accept(event.token);
   if (num_logprobs >= 0) {
     event.logprob = static_cast<float>(raw[static_cast<size_t>(event.token)] - log_sum);
   }
@@ -119,7 +167,7 @@ TokenEvent Sampler::Sample(std::span<float> logits, int64_t position,
   return event;
 }
 
-void Sampler::AdjustLogits(std::span<float> logits, std::span<const TokenId> masked) const {
+void Sampler::AdjustLogits(std::span<float> logits) const {
   for (const auto& [token, bias] : params_.logit_bias) logits[static_cast<size_t>(token)] += bias;
   if (!seen_.empty()) {
     const auto penalty = static_cast<float>(params_.repetition_penalty);
@@ -132,7 +180,6 @@ void Sampler::AdjustLogits(std::span<float> logits, std::span<const TokenId> mas
     logits[i] -= static_cast<float>(params_.frequency_penalty * generated_counts_[i] +
                                     params_.presence_penalty);
   }
-  for (TokenId token : masked) logits[static_cast<size_t>(token)] = kMasked;
 }
 
 // Keeps the `count` best candidates.

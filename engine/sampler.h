@@ -1,10 +1,10 @@
 // Sampler: from one row of logits to the next token of one request.
 //
-// Order: log-probabilities are taken of the raw logits; then masks, logit bias and penalties; then
-// temperature, min_p, top_k, top_p; then one draw. The draw's random number is a hash of (seed,
-// position), so a token depends on the request and its own logits, never on the batch, the chunking
-// or how often the sampler was called. Ties go to the smaller token id everywhere. One per request;
-// single-threaded.
+// Order: log-probabilities are taken of the raw logits; then logit bias and penalties, the
+// request's constraint and the masks; then temperature, min_p, top_k, top_p; then one draw. The
+// draw's random number is a hash of (seed, position), so a token depends on the request and its own
+// logits, never on the batch, the chunking or how often the sampler was called. Ties go to the
+// smaller token id everywhere. One per request; single-threaded.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +32,11 @@ struct SampleScratch {
   explicit SampleScratch(int vocab_size) {
     candidates.reserve(static_cast<size_t>(vocab_size));
     raw.reserve(static_cast<size_t>(vocab_size));
+    allowed.reserve((static_cast<size_t>(vocab_size) + 63) / 64);
   }
   std::vector<Candidate> candidates;
   std::vector<float> raw;
+  std::vector<uint64_t> allowed;  // bit t % 64 of word t / 64: the constraint allows token t
 };
 
 class Sampler {
@@ -44,14 +46,15 @@ class Sampler {
           std::span<const TokenId> prompt);
 
   // The token at `position` of the sequence, given the logits [vocab] there; `logits` is
-  // overwritten. `masked` ids are not chosen (end tokens before min_tokens). `num_logprobs` as in
-  // GenerateRequest.
+  // overwritten. `constraint`, when there is one, says what may be chosen and is told what was.
+  // `masked` ids are not chosen (end tokens before min_tokens), unless the constraint allows
+  // nothing else. `num_logprobs` as in GenerateRequest.
   TokenEvent Sample(std::span<float> logits, int64_t position, std::span<const TokenId> masked,
-                    int num_logprobs, SampleScratch& scratch);
+                    TokenConstraint* constraint, int num_logprobs, SampleScratch& scratch);
 
  private:
   using Candidate = SampleScratch::Candidate;
-  void AdjustLogits(std::span<float> logits, std::span<const TokenId> masked) const;
+  void AdjustLogits(std::span<float> logits) const;
   TokenId Draw(std::span<const float> logits, int64_t position,
                std::vector<Candidate>& candidates) const;
   static void KeepLargest(std::vector<Candidate>& candidates, size_t count);

@@ -6,6 +6,8 @@
 #include <map>
 #include <numeric>
 
+#include "engine/test_constraints.h"
+
 namespace fathom {
 namespace {
 
@@ -19,9 +21,10 @@ SamplingParams Greedy() {
 }
 
 TokenEvent Sample(Sampler& sampler, std::span<float> logits, int64_t position,
-                  std::span<const TokenId> masked = {}, int num_logprobs = -1) {
+                  std::span<const TokenId> masked = {}, int num_logprobs = -1,
+                  TokenConstraint* constraint = nullptr) {
   SampleScratch scratch(static_cast<int>(logits.size()));
-  return sampler.Sample(logits, position, masked, num_logprobs, scratch);
+  return sampler.Sample(logits, position, masked, constraint, num_logprobs, scratch);
 }
 
 TokenEvent SampleOnce(const SamplingParams& params, int64_t position,
@@ -180,6 +183,55 @@ TEST(Sampler, BiasAndLogprobs) {
   EXPECT_EQ(event.top[2].token, 2);
   EXPECT_NEAR(event.top[2].logprob, 2.0 - std::log(total), 1e-6);
   EXPECT_TRUE(SampleOnce(params, 0).top.empty());
+}
+
+TEST(Sampler, AConstraintHoldsWhateverTheLogitsSay) {
+  ListConstraint constraint({{0, 4, 5}, {2}, {4, 5}, {0, 1, 2, 3, 4, 5}});
+  Sampler sampler(Greedy(), 0, kVocab, {});
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < 4; ++i) {
+    std::vector<float> logits = kLogits;
+    if (i == 2) logits[4] = logits[5] = NAN;
+    const TokenEvent event = Sample(sampler, logits, i, {}, 1, &constraint);
+    tokens.push_back(event.token);
+    if (i != 2) {
+      EXPECT_EQ(event.top.at(0).token, 1) << "log-probabilities know no constraint";
+    }
+  }
+  EXPECT_EQ(tokens, (std::vector<TokenId>{0, 2, 4, 1}));
+  EXPECT_EQ(constraint.accepted(), tokens);
+
+  SamplingParams params;
+  params.temperature = 2.0;
+  params.logit_bias = {{3, 100.0f}};
+  std::map<TokenId, int> counts;
+  for (int i = 0; i < 500; ++i) {
+    ListConstraint three({{0, 4, 5}});
+    Sampler drawn(params, 1, kVocab, {});
+    std::vector<float> logits = kLogits;
+    ++counts[Sample(drawn, logits, i, {}, -1, &three).token];
+  }
+  EXPECT_EQ(counts.size(), 3u);
+  EXPECT_EQ(counts.count(0) + counts.count(4) + counts.count(5), 3u);
+}
+
+TEST(Sampler, AConstraintOfManyTokensEndsInsideAWord) {
+  // 130 tokens: two words and two bits.
+  std::vector<float> logits(130, 0.0f);
+  logits[129] = 1.0f;
+  ListConstraint constraint({{0, 63, 64, 128}});
+  Sampler sampler(Greedy(), 0, 130, {});
+  EXPECT_EQ(Sample(sampler, logits, 0, std::vector<TokenId>{0}, -1, &constraint).token, 63);
+}
+
+TEST(Sampler, MasksYieldWhereTheConstraintLeavesNothingElse) {
+  const std::vector<TokenId> ends = {1, 2};
+  ListConstraint constraint({{1, 2}, {1, 2, 5}});
+  Sampler sampler(Greedy(), 0, kVocab, {});
+  std::vector<float> logits = kLogits;
+  EXPECT_EQ(Sample(sampler, logits, 0, ends, -1, &constraint).token, 1);
+  logits = kLogits;
+  EXPECT_EQ(Sample(sampler, logits, 1, ends, -1, &constraint).token, 5);
 }
 
 TEST(Sampler, EveryFieldHasItsRange) {

@@ -141,7 +141,7 @@ void SamplingFilters(const json& input, const json& expect) {
     // accident.
     for (int position = 0; position < 5000; ++position) {
       std::vector<float> row = logits;
-      kept.insert(sampler.Sample(row, position, {}, -1, scratch).token);
+      kept.insert(sampler.Sample(row, position, {}, nullptr, -1, scratch).token);
     }
     EXPECT_EQ(kept, expect["kept_indices"][c].get<std::set<TokenId>>()) << filter;
   }
@@ -149,7 +149,7 @@ void SamplingFilters(const json& input, const json& expect) {
   SampleScratch scratch(vocab);
   std::vector<float> row = logits;
   std::vector<float> probabilities(logits.size());
-  for (const TokenLogprob& top : sampler.Sample(row, 0, {}, vocab, scratch).top) {
+  for (const TokenLogprob& top : sampler.Sample(row, 0, {}, nullptr, vocab, scratch).top) {
     probabilities[static_cast<size_t>(top.token)] = std::exp(top.logprob);
   }
   ExpectClose(probabilities, Floats(expect["probabilities_at_temperature_1"]));
