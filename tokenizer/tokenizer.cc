@@ -151,6 +151,7 @@ struct Tokenizer::Impl {
 
   std::vector<std::string> token_bytes;  // by id
   std::vector<bool> is_special;          // by id
+  size_t num_output_tokens = 0;          // the last ids, of AddOutputTokens
   AddedTokenTable added_tokens;
   Bpe bpe;
   TokenizerOptions options;
@@ -265,6 +266,19 @@ std::string Tokenizer::DecodeBytes(std::span<const TokenId> ids,
 
 std::string Tokenizer::Decode(std::span<const TokenId> ids, SpecialTokens special_tokens) const {
   return LossyUtf8(DecodeBytes(ids, special_tokens));
+}
+
+Result<TokenId> Tokenizer::AddOutputTokens(std::span<const std::string> tokens) {
+  constexpr size_t kMaxOutputTokens = size_t{1} << 20;
+  if (tokens.size() > kMaxOutputTokens - impl_->num_output_tokens) {
+    return InvalidArgument("more than " + std::to_string(kMaxOutputTokens) +
+                           " tokens that are not in the vocabulary");
+  }
+  impl_->num_output_tokens += tokens.size();
+  const int first = vocab_size();
+  impl_->token_bytes.insert(impl_->token_bytes.end(), tokens.begin(), tokens.end());
+  impl_->is_special.resize(impl_->token_bytes.size());
+  return first;
 }
 
 bool Tokenizer::IsSpecial(TokenId id) const {

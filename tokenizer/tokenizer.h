@@ -3,8 +3,8 @@
 // Encoding finds added tokens (control tokens such as <｜User｜>) in the raw text, cuts the
 // stretches between them into pieces (pretokenizer.h) and merges the bytes of each piece (bpe.h).
 // Whether added tokens are looked for is the caller's choice at every call, because text that a
-// client sent must never become a control token. Immutable after Load; any thread may call any
-// function.
+// client sent must never become a control token. Immutable after Load but for AddOutputTokens,
+// which belongs to whoever loads; any thread may call any const function.
 #pragma once
 
 #include <filesystem>
@@ -79,11 +79,16 @@ class Tokenizer {
   [[nodiscard]] std::string Decode(std::span<const TokenId> ids,
                                    SpecialTokens special_tokens) const;
 
+  // Gives each of `tokens` (exact bytes, any) an id behind all others and returns the first of
+  // them. Such tokens exist in answers only: they decode, no text encodes to them. For engines that
+  // say what they are told to (replay/). kInvalidArgument when there are more than 2^20 of them.
+  Result<TokenId> AddOutputTokens(std::span<const std::string> tokens);
+
   // The `special` flag of an added token. V3 and V4 leave it false for some control tokens (User
   // and Assistant, the think and DSML marks), so it does not tell control tokens from text.
   [[nodiscard]] bool IsSpecial(TokenId id) const;
   [[nodiscard]] std::optional<TokenId> FindAddedToken(std::string_view content) const;
-  // One more than the largest id of the file. The model's own vocab_size may be larger.
+  // One more than the largest id. The model's own vocab_size may be larger.
   [[nodiscard]] int vocab_size() const;
   [[nodiscard]] bool adds_bos_token() const;
   // One line per thing to log at start: control tokens of the official vocabulary (129,280 ids)

@@ -55,6 +55,21 @@ TEST(Tokenizer, AddedTokensMatchLeftmostThenLongestAndOnlyOnRequest) {
   EXPECT_EQ(tokenizer.FindAddedToken("<"), std::nullopt);
 }
 
+TEST(Tokenizer, OutputTokensDecodeButNoTextEncodesToThem) {
+  Tokenizer tokenizer = Mini({}, {"<a>"});
+  const int before = tokenizer.vocab_size();
+  const auto ids = tokenizer.Encode("two <a>", AddedTokens::kMatch).value();
+  ASSERT_EQ(tokenizer.AddOutputTokens(std::vector<std::string>{"two", "\xF0\x9F"}).value(), before);
+  EXPECT_EQ(tokenizer.AddOutputTokens(std::vector<std::string>{"<a>"}).value(), before + 2);
+  EXPECT_EQ(tokenizer.vocab_size(), before + 3);
+  EXPECT_EQ(tokenizer.TokenBytes(before + 1), "\xF0\x9F");
+  EXPECT_EQ(tokenizer.Decode(std::vector<TokenId>{before + 2, before}, SpecialTokens::kSkip),
+            "<a>two");
+  EXPECT_EQ(tokenizer.Encode("two <a>", AddedTokens::kMatch).value(), ids);
+  EXPECT_FALSE(
+      tokenizer.AddOutputTokens(std::vector<std::string>((size_t{1} << 20) - 2, "x")).ok());
+}
+
 TEST(Tokenizer, InvalidUtf8IsAnErrorWithItsOffset) {
   const Tokenizer tokenizer = Mini({}, {"<a>"});
   for (const AddedTokens mode : {AddedTokens::kMatch, AddedTokens::kIgnore}) {
