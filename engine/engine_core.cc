@@ -8,6 +8,7 @@
 
 #include "base/fault_guard.h"
 #include "engine/model_fingerprint.h"
+#include "engine/request_check.h"
 
 namespace fathom {
 
@@ -113,51 +114,15 @@ Status EngineCore::Load() {
   return checkpoint_.CheckFiles();
 }
 
-Status EngineCore::Validate(const GenerateRequest& r) const {
-  const auto prompt_tokens = static_cast<int64_t>(r.prompt.size());
-  if (r.prompt.empty()) return InvalidArgument("prompt: empty");
-  const auto check_id = [&](TokenId token, const char* field) -> Status {
-    if (token >= 0 && token < info_.vocab_size) return OkStatus();
-    return InvalidArgument(std::string(field) + ": token id " + std::to_string(token) +
-                           " is not in the vocabulary of " + std::to_string(info_.vocab_size));
-  };
-  for (TokenId token : r.prompt) FATHOM_RETURN_IF_ERROR(check_id(token, "prompt"));
-  for (TokenId token : r.stop_token_ids) FATHOM_RETURN_IF_ERROR(check_id(token, "stop_token_ids"));
-  if (r.max_tokens < 1) {
-    return InvalidArgument("max_tokens: " + std::to_string(r.max_tokens) + " is below 1");
-  }
-  if (r.min_tokens < 0 || r.min_tokens > r.max_tokens) {
-    return InvalidArgument("min_tokens: " + std::to_string(r.min_tokens) +
-                           " is not in [0, max_tokens]");
-  }
-  if (r.max_tokens > info_.max_model_len - prompt_tokens) {
-    return InvalidArgument("max_tokens: prompt of " + std::to_string(prompt_tokens) +
-                           " tokens and " + std::to_string(r.max_tokens) +
-                           " new ones exceed the maximum context length of " +
-                           std::to_string(info_.max_model_len));
-  }
-  if (r.priority != 0 && !info_.priority_scheduling) {
-    return InvalidArgument("priority: " + std::to_string(r.priority) +
-                           ", but requests are served in the order of their arrival");
-  }
-  return ValidateSampling(r.sampling, info_.vocab_size);
-}
-
 Result<EngineCore::JobPtr> EngineCore::Prepare(RequestId id, GenerateRequest request,
                                                std::shared_ptr<RequestSink> sink) const {
-  FATHOM_RETURN_IF_ERROR(Validate(request));
+  FATHOM_RETURN_IF_ERROR(ValidateRequest(request, info_));
   FATHOM_RETURN_IF_ERROR(checkpoint_.CheckFiles());
   JobPtr job(new Job);
   job->id = id;
   job->sink = std::move(sink);
   job->timings.arrival = Clock::now();
-  job->ends = request.stop_token_ids;
-  // A request that says ignore_eos may still produce the end token; it is then text like any other.
-  if (!request.ignore_eos) {
-    job->ends.insert(job->ends.end(), info_.eos_token_ids.begin(), info_.eos_token_ids.end());
-  }
-  std::sort(job->ends.begin(), job->ends.end());
-  job->ends.erase(std::unique(job->ends.begin(), job->ends.end()), job->ends.end());
+  job->ends = EndTokensOf(request, info_);
   std::random_device entropy;
   const uint64_t seed = request.sampling.seed ? 0 : (uint64_t{entropy()} << 32) | entropy();
   job->sampler.emplace(request.sampling, seed, info_.vocab_size, request.prompt);

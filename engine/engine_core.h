@@ -97,7 +97,6 @@ class EngineCore {
  private:
   EngineCore(Checkpoint checkpoint, const LocalEngineOptions& options);
   Status Load();
-  [[nodiscard]] Status Validate(const GenerateRequest& request) const;
   Status Forward(std::span<const ScheduledRows> rows);
   void Sample(Job& job, std::span<float> logits);
   void Abort(Job& job, int64_t keep);

@@ -1,10 +1,11 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
+
+#include "engine/token_mask.h"
 
 namespace fathom {
 namespace {
@@ -37,18 +38,6 @@ double LogSumExp(std::span<const float> logits, float max) {
   return max + std::log(sum);
 }
 
-bool IsAllowed(std::span<const uint64_t> allowed, TokenId token) {
-  const auto t = static_cast<size_t>(token);
-  return (allowed[t / 64] >> (t % 64) & 1) != 0;
-}
-
-// Sets `allowed` to what the constraint allows; false when that is the whole vocabulary.
-bool AskConstraint(TokenConstraint& constraint, size_t vocab, std::vector<uint64_t>& allowed) {
-  allowed.assign((vocab + 63) / 64, ~uint64_t{0});
-  if (vocab % 64 != 0) allowed.back() = (uint64_t{1} << (vocab % 64)) - 1;
-  return constraint.Restrict(allowed);
-}
-
 void MaskForbidden(std::span<float> logits, std::span<const uint64_t> allowed) {
   for (size_t word = 0; word < allowed.size(); ++word) {
     const size_t begin = word * 64;
@@ -58,20 +47,6 @@ void MaskForbidden(std::span<float> logits, std::span<const uint64_t> allowed) {
       if ((allowed[word] >> (t - begin) & 1) == 0) logits[t] = kMasked;
     }
   }
-}
-
-// `masked` has no id twice.
-bool AllowsOtherThan(std::span<const uint64_t> allowed, std::span<const TokenId> masked) {
-  int64_t others = 0;
-  for (const uint64_t word : allowed) others += std::popcount(word);
-  for (const TokenId token : masked) others -= IsAllowed(allowed, token) ? 1 : 0;
-  return others > 0;
-}
-
-TokenId FirstAllowed(std::span<const uint64_t> allowed) {
-  size_t word = 0;
-  while (word + 1 < allowed.size() && allowed[word] == 0) ++word;
-  return static_cast<TokenId>(word * 64 + static_cast<size_t>(std::countr_zero(allowed[word])));
 }
 
 Status OutOfRange(const char* field, double value, const char* range) {
