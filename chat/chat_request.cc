@@ -1,6 +1,7 @@
 #include "chat/chat_request.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "chat/json_parse.h"
@@ -100,7 +101,11 @@ MaybeError AttachTools(const JsonValue& body, std::vector<ChatMessage>& messages
   FATHOM_RETURN_IF_REQUEST_ERROR(ReadRequestTools(body, "", tools));
   FATHOM_RETURN_IF_REQUEST_ERROR(ReadToolChoice(body, out));
   if (out.tool_choice == ToolChoice::kNone) {
-    for (ChatMessage& message : messages) message.tools.clear();
+    out.tools = std::move(tools);
+    for (ChatMessage& message : messages) {
+      std::move(message.tools.begin(), message.tools.end(), std::back_inserter(out.tools));
+      message.tools.clear();
+    }
     return std::nullopt;
   }
   if (!tools.empty()) {
@@ -116,6 +121,7 @@ MaybeError AttachTools(const JsonValue& body, std::vector<ChatMessage>& messages
   for (const ChatMessage& message : messages) {
     for (const JsonValue& tool : message.tools) {
       out.has_tools = true;
+      out.tools.push_back(tool);
       const JsonValue* name = tool.Find("name");
       names_a_tool |=
           name != nullptr && name->IfString() != nullptr && *name->IfString() == out.named_tool;
@@ -271,6 +277,7 @@ MaybeError PrepareChat(const JsonValue& body, const ChatOptions& options, Prepar
   ChatMessage& last = messages.back();
   if (continuation.continues_last) {
     last.omit_eos = true;
+    out.continued = last.content;
     last.leave_reasoning_open =
         !last.reasoning.empty() && last.content.empty() && last.tool_calls.empty();
   }

@@ -16,7 +16,7 @@
 #include "chat/effort.h"
 #include "chat/encoder.h"
 #include "chat/json_value.h"
-#include "chat/reasoning_splitter.h"
+#include "chat/output_parser.h"
 #include "chat/request_error.h"
 
 namespace fathom {
@@ -46,8 +46,11 @@ struct PreparedChat {
   OutputState parser_start = OutputState::kReasoning;
   std::optional<EffortLevel> effort;  // in thinking mode only
   bool has_tools = false;             // the prompt offers tools; false with tool_choice none
+  // The `function` objects of the request, also those that tool_choice none keeps from the prompt.
+  std::vector<JsonValue> tools;
   ToolChoice tool_choice = ToolChoice::kAuto;
   std::string named_tool;  // with kNamed
+  std::string continued;   // content of the last message, where the model goes on writing it
 
   [[nodiscard]] std::string Text() const { return PromptText(segments); }
 };

@@ -37,7 +37,7 @@ struct Options {
 
 struct Prompt {
   std::vector<TokenId> ids;
-  std::optional<OutputState> start;  // none: raw text
+  std::optional<OutputParserOptions> parser;  // none: raw text
 };
 
 Result<Prompt> EncodeChat(const JsonValue& body, const TextFrontEnd& front_end) {
@@ -47,7 +47,7 @@ Result<Prompt> EncodeChat(const JsonValue& body, const TextFrontEnd& front_end) 
   if (chat.wants_long_context) {
     spdlog::warn("effort max is made for a context of at least 393216 tokens");
   }
-  return Prompt{std::move(chat.ids), chat.start};
+  return Prompt{std::move(chat.ids), std::move(chat.parser)};
 }
 
 Result<Prompt> EncodePrompt(const Options& o, const TextFrontEnd& front_end) {
@@ -140,15 +140,15 @@ int Run(const Options& o) {
   request.num_logprobs = o.logprobs;
   request.prompt = std::move(prompt->ids);
   OutputOptions output;
-  output.start = prompt->start;
+  output.parser = prompt->parser;
   output.stop = o.stop;
 
   InterruptGuard interrupt;
-  OutputState shown = OutputState::kContent;
+  OutputDelta::Kind shown = OutputDelta::Kind::kContent;
   const auto print = [&](const OutputDelta& delta) {
     if (o.json) return;
     if (delta.kind != shown) {
-      const bool to_reasoning = delta.kind == OutputState::kReasoning;
+      const bool to_reasoning = delta.kind == OutputDelta::Kind::kReasoning;
       if (HasStyles()) std::cout << (to_reasoning ? kDim : kReset);
       if (!to_reasoning) std::cout << "\n\n";
       shown = delta.kind;
@@ -158,7 +158,7 @@ int Run(const Options& o) {
   };
   auto outcome =
       RunRequest(*loaded->engine, front_end, std::move(request), output, print, interrupt.flag());
-  if (shown == OutputState::kReasoning && HasStyles()) std::cout << kReset;
+  if (shown == OutputDelta::Kind::kReasoning && HasStyles()) std::cout << kReset;
   if (!outcome.ok()) return Fail(outcome.status());
   if (o.json) {
     std::cout << OutcomeJson(*outcome, front_end, o.logprobs, o.raw) << "\n";

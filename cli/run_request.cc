@@ -99,7 +99,8 @@ Result<RequestOutcome> RunRequest(Engine& engine, const TextFrontEnd& front_end,
   std::vector<OutputDelta> deltas;
   const auto emit = [&] {
     for (const OutputDelta& delta : deltas) {
-      (delta.kind == OutputState::kReasoning ? outcome.reasoning : outcome.content) += delta.text;
+      (delta.kind == OutputDelta::Kind::kReasoning ? outcome.reasoning : outcome.content) +=
+          delta.text;
       on_delta(delta);
     }
     deltas.clear();
@@ -112,22 +113,23 @@ Result<RequestOutcome> RunRequest(Engine& engine, const TextFrontEnd& front_end,
       last = Clock::now();
       if (outcome.tokens.empty()) first = last;
       // Tokens that the engine ran ahead after a stop string are not part of the answer.
-      if (stream->matched_stop()) break;
+      if (stream->is_complete()) break;
       if (std::find(ends.begin(), ends.end(), event.token) == ends.end()) {
         stream->Push(event.token, &deltas);
       }
       outcome.tokens.push_back(std::move(event));
       emit();
     }
-    if (!asked_to_stop && !done && (stream->matched_stop() || interrupt.load())) {
+    if (!asked_to_stop && !done && (stream->is_complete() || interrupt.load())) {
       engine.Abort(id);
       asked_to_stop = true;
     }
   }
-  stream->Finish(&deltas);
+  outcome.reason = stream->is_complete() ? FinishReason::kStop : finish.reason;
+  stream->Finish(outcome.reason == FinishReason::kStop ? OutputEnd::kStop : OutputEnd::kCut,
+                 &deltas);
   emit();
   if (finish.reason == FinishReason::kError) return finish.error;
-  outcome.reason = stream->matched_stop() ? FinishReason::kStop : finish.reason;
   outcome.stop_string = stream->matched_stop();
   outcome.prefill_seconds = Seconds(start, first);
   outcome.decode_seconds = Seconds(first, last);

@@ -19,16 +19,24 @@ bool HasBearerScheme(std::string_view authorization) {
   return true;
 }
 
+// Empty where there is none.
+std::string_view KeyOf(const http::Request& request) {
+  const std::string_view authorization = request.Header("authorization");
+  if (HasBearerScheme(authorization)) return authorization.substr(kScheme.size());
+  return request.Header("x-api-key");
+}
+
 }  // namespace
 
 ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
   for (const std::string& key : keys) hashes_.push_back(HashOf(key));
 }
 
-bool ApiKeys::Allows(std::string_view authorization) const {
+bool ApiKeys::Allows(const http::Request& request) const {
   if (hashes_.empty()) return true;
-  if (!HasBearerScheme(authorization)) return false;
-  const Hash given = HashOf(authorization.substr(kScheme.size()));
+  const std::string_view key = KeyOf(request);
+  if (key.empty()) return false;
+  const Hash given = HashOf(key);
   bool found = false;
   // All hashes are compared, whichever fits.
   for (const Hash& hash : hashes_) {
@@ -38,10 +46,10 @@ bool ApiKeys::Allows(std::string_view authorization) const {
   return found;
 }
 
-std::string ApiKeys::ClientOf(std::string_view authorization) const {
-  if (hashes_.empty() || !HasBearerScheme(authorization)) return {};
+std::string ApiKeys::ClientOf(const http::Request& request) const {
+  if (hashes_.empty()) return {};
   static constexpr char kHex[] = "0123456789abcdef";
-  const Hash hash = HashOf(authorization.substr(kScheme.size()));
+  const Hash hash = HashOf(KeyOf(request));
   std::string client;
   for (size_t i = 0; i < hash.size() / 2; ++i) {
     client.push_back(kHex[hash[i] >> 4]);

@@ -8,17 +8,19 @@
 #include <string_view>
 #include <vector>
 
+#include "server/http/message.h"
+
 namespace fathom {
 
 class ApiKeys {
  public:
   // No keys: everything is allowed.
   explicit ApiKeys(const std::vector<std::string>& keys);
-  // `authorization`: the header's value, "Bearer <key>".
-  [[nodiscard]] bool Allows(std::string_view authorization) const;
+  // By `Authorization: Bearer <key>` or, as Anthropic's clients send it, `x-api-key: <key>`.
+  [[nodiscard]] bool Allows(const http::Request& request) const;
   // Tells clients apart without telling their keys: 32 hex digits of the hash of the key, which
   // Allows has accepted. Empty where there are no keys: what a client sends then means nothing.
-  [[nodiscard]] std::string ClientOf(std::string_view authorization) const;
+  [[nodiscard]] std::string ClientOf(const http::Request& request) const;
 
  private:
   using Hash = std::array<uint8_t, 32>;  // SHA-256; keys themselves are not kept

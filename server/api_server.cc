@@ -6,7 +6,6 @@
 #include <atomic>
 #include <ctime>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
@@ -15,7 +14,12 @@
 #include "server/generation.h"
 #include "server/generation_route.h"
 #include "server/http/http_server.h"
+#include "server/json_text.h"
+#include "server/messages_error.h"
 #include "server/metrics.h"
+#include "server/model_list.h"
+#include "server/output_constraint.h"
+#include "server/token_routes.h"
 #include "server/watchdog.h"
 
 namespace fathom {
@@ -28,8 +32,71 @@ constexpr std::chrono::milliseconds kAbortGrace{2'000};
 constexpr std::string_view kModelsPrefix = "/v1/models/";
 constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
 
+constexpr std::string_view kMessagesPath = "/v1/messages";
+constexpr std::string_view kResponsesPrefix = "/v1/responses/";
+
+enum class Action {
+  kGenerate,
+  kCountTokens,
+  kTokenize,
+  kDetokenize,
+  kModels,
+  kModel,
+  kStoredResponse,
+  kVersion,
+  kLoad,
+  kHealth,
+  kLiveness,
+  kMetrics,
+  kReset,
+};
+
+struct Route {
+  std::string_view path;  // ends with a slash where something follows
+  Action action;
+  bool get = true, post = false;
+  bool is_guarded = false;  // by API keys
+  bool is_work = false;     // takes time: on a worker thread
+  bool is_dev = false;      // with --enable-dev-endpoints only
+};
+
+constexpr Route kRoutes[] = {
+    {"/v1/chat/completions", Action::kGenerate, false, true, true, true},
+    {"/v1/completions", Action::kGenerate, false, true, true, true},
+    {"/v1/responses", Action::kGenerate, false, true, true, true},
+    {kMessagesPath, Action::kGenerate, false, true, true, true},
+    {"/v1/messages/count_tokens", Action::kCountTokens, false, true, true, true},
+    {"/tokenize", Action::kTokenize, false, true, true, true},
+    {"/detokenize", Action::kDetokenize, false, true, true, true},
+    {"/v1/models", Action::kModels, true, false, true},
+    {kModelsPrefix, Action::kModel, true, false, true},
+    {kResponsesPrefix, Action::kStoredResponse, true, true, true},
+    {"/version", Action::kVersion},
+    {"/load", Action::kLoad},
+    {"/health", Action::kHealth},
+    {"/readiness", Action::kHealth},
+    {"/ping", Action::kHealth, true, true},
+    // That a request is answered at all says that the process lives.
+    {"/liveness", Action::kLiveness},
+    {"/metrics", Action::kMetrics},
+    {"/reset_prefix_cache", Action::kReset, false, true, true, false, true},
+};
+
 bool StartsWith(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
+}
+
+const Route* FindRoute(std::string_view path) {
+  for (const Route& route : kRoutes) {
+    const bool is_prefix = route.path.back() == '/';
+    if (is_prefix ? StartsWith(path, route.path) : path == route.path) return &route;
+  }
+  return nullptr;
+}
+
+// In the form of the API that the path belongs to.
+http::Response Failure(std::string_view path, const RequestError& error) {
+  return StartsWith(path, kMessagesPath) ? MessagesErrorResponse(error) : ErrorResponse(error);
 }
 
 // Paths come from clients: no control characters and no kilobytes in the log.
@@ -61,8 +128,10 @@ struct ApiServer::Impl {
 
   // On a connection's strand.
   void Handle(http::Request request, WriterPtr writer);
-  void Get(const http::Request& request, const WriterPtr& writer);
-  void Generate(http::Request request, WriterPtr writer, RequestRecord::Clock::time_point arrival);
+  void Answer(Action action, const http::Request& request, const WriterPtr& writer);
+  void Work(Action action, http::Request request, WriterPtr writer,
+            RequestRecord::Clock::time_point arrival);
+  [[nodiscard]] GenerationRoute NewGenerationRoute() const;
   [[nodiscard]] MaybeError CheckReady() const;
   // And whether the engine gets on. Requests are taken all the same: they wait.
   [[nodiscard]] MaybeError CheckHealth() const;
@@ -72,9 +141,12 @@ struct ApiServer::Impl {
   const ApiKeys keys;
   const std::shared_ptr<ServerMetrics> metrics;  // last owner: see Generation
   const int64_t started;
+  // Generations that are not answered yet; they may outlive this object.
+  const std::shared_ptr<std::atomic<int>> in_flight = std::make_shared<std::atomic<int>>(0);
   // Written once, before `state` turns ready.
   Engine* engine = nullptr;
   const TextFrontEnd* front_end = nullptr;
+  std::unique_ptr<ConstraintFactory> constraints;
   std::unique_ptr<Watchdog> watchdog;
   std::atomic<State> state{State::kLoading};
 
@@ -105,99 +177,139 @@ MaybeError ApiServer::Impl::CheckHealth() const {
 
 void ApiServer::Impl::Handle(http::Request request, WriterPtr writer) {
   const std::string_view path = request.path;
-  const bool is_generation = path == "/v1/chat/completions" || path == "/v1/completions";
-  const bool is_health = path == "/health" || path == "/readiness" || path == "/ping";
-  // That a request is answered at all says that the process lives.
-  const bool is_liveness = path == "/liveness";
-  const bool is_metrics = path == "/metrics";
-  const bool is_reset = path == "/reset_prefix_cache" && options.dev_endpoints;
-  const bool is_get = is_health || is_liveness || is_metrics || path == "/version" ||
-                      path == "/v1/models" || StartsWith(path, kModelsPrefix);
-  if ((StartsWith(path, "/v1") || is_reset) && !keys.Allows(request.Header("authorization"))) {
-    http::Response response = ErrorResponse({401, "the API key is missing or wrong", {}, {}});
+  const Route* route = FindRoute(path);
+  if (route != nullptr && route->is_dev && !options.dev_endpoints) route = nullptr;
+  const bool is_guarded = route == nullptr ? StartsWith(path, "/v1") : route->is_guarded;
+  if (is_guarded && !keys.Allows(request)) {
+    http::Response response = Failure(path, {401, "the API key is missing or wrong", {}, {}});
     response.headers.emplace_back("WWW-Authenticate", "Bearer");
     return writer->Send(std::move(response));
   }
-  if (!is_generation && !is_get && !is_reset) {
-    return writer->Send(ErrorResponse({404, "no such route: " + QuoteForError(path), {}, {}}));
+  if (route == nullptr) {
+    return writer->Send(Failure(path, {404, "no such route: " + QuoteForError(path), {}, {}}));
   }
   const bool allowed =
-      is_generation || is_reset
-          ? request.method == "POST"
-          : request.method == "GET" || (path == "/ping" && request.method == "POST");
+      (request.method == "GET" && route->get) || (request.method == "POST" && route->post);
   if (!allowed) {
-    http::Response response = ErrorResponse(
-        {405, QuoteForError(path) + " does not answer " + QuoteForError(request.method), {}, {}});
-    response.headers.emplace_back("Allow", is_generation || is_reset ? "POST"
-                                           : path == "/ping"         ? "GET, POST"
-                                                                     : "GET");
+    const RequestError error{
+        405, QuoteForError(path) + " does not answer " + QuoteForError(request.method), {}, {}};
+    http::Response response = Failure(path, error);
+    response.headers.emplace_back("Allow", !route->post ? "GET"
+                                           : route->get ? "GET, POST"
+                                                        : "POST");
     return writer->Send(std::move(response));
   }
   // In every state, so that loading and draining show and nobody ends a process for them.
-  if (is_liveness) return writer->Send({200, "", {}, ""});
-  if (is_metrics) return writer->Send({200, kMetricsType, {}, metrics->Expose()});
+  if (route->action == Action::kLiveness) return writer->Send({200, "", {}, ""});
+  if (route->action == Action::kMetrics) {
+    return writer->Send({200, kMetricsType, {}, metrics->Expose()});
+  }
+  const bool is_health = route->action == Action::kHealth;
   if (MaybeError error = is_health ? CheckHealth() : CheckReady()) {
-    return writer->Send(ErrorResponse(*error));
+    return writer->Send(Failure(path, *error));
   }
-  if (is_health) return writer->Send({200, "", {}, ""});
-  if (is_get) return Get(request, writer);
-  if (is_reset) {
-    engine->ResetPrefixCache();
-    return writer->Send({200, "", {}, ""});
-  }
+  if (!route->is_work) return Answer(route->action, request, writer);
   // Large bodies take a while to parse and encode; other connections go on meanwhile.
-  server->PostWork([this, request = std::move(request), writer = std::move(writer),
-                    arrival = RequestRecord::Clock::now()]() mutable {
-    Generate(std::move(request), std::move(writer), arrival);
+  server->PostWork([this, action = route->action, request = std::move(request),
+                    writer = std::move(writer), arrival = RequestRecord::Clock::now()]() mutable {
+    Work(action, std::move(request), std::move(writer), arrival);
   });
 }
 
-void ApiServer::Impl::Get(const http::Request& request, const WriterPtr& writer) {
+// What takes no time.
+void ApiServer::Impl::Answer(Action action, const http::Request& request, const WriterPtr& writer) {
   const std::string_view path = request.path;
   auto send_json = [&writer](std::string body) {
     writer->Send({200, "application/json", {}, std::move(body)});
   };
-  if (path == "/version") {
-    return send_json(nlohmann::json{{"version", options.version}}.dump());
-  }
   const int64_t max_model_len = engine->info().max_model_len;
-  if (path == "/v1/models") {
-    return send_json(ModelListJson(names.served(), started, max_model_len));
+  switch (action) {
+    case Action::kVersion:
+      return send_json("{\"version\":" + JsonString(options.version) + "}");
+    case Action::kLoad:
+      return send_json("{\"server_load\":" + std::to_string(in_flight->load()) + "}");
+    case Action::kModels:
+      return send_json(ModelListJson(names.served(), started, max_model_len));
+    case Action::kModel: {
+      const std::string asked = http::PercentDecode(path.substr(kModelsPrefix.size()));
+      const auto match = asked.empty() ? std::nullopt : names.Find(asked);
+      if (!match) return writer->Send(ErrorResponse(UnknownModel(asked, names)));
+      return send_json(ModelJson(match->name, started, max_model_len));
+    }
+    case Action::kStoredResponse:
+      return writer->Send(
+          ErrorResponse({404, "no such response: this server keeps none", "response_id", {}}));
+    case Action::kReset:
+      engine->ResetPrefixCache();
+      return writer->Send({200, "", {}, ""});
+    default:
+      return writer->Send({200, "", {}, ""});
   }
-  const std::string asked = http::PercentDecode(path.substr(kModelsPrefix.size()));
-  const auto match = asked.empty() ? std::nullopt : names.Find(asked);
-  if (!match) return writer->Send(ErrorResponse(UnknownModel(asked, names)));
-  send_json(ModelJson(match->name, started, max_model_len));
 }
 
-void ApiServer::Impl::Generate(http::Request request, WriterPtr writer,
-                               RequestRecord::Clock::time_point arrival) {
-  GenerationRoute route;
-  route.engine = engine;
-  route.front_end = front_end;
-  route.names = &names;
-  route.keys = &keys;
-  route.limits = {engine->info().vocab_size,   options.max_logprobs,
-                  options.default_temperature, options.default_top_p,
-                  options.default_top_k,       engine->info().priority_scheduling};
-  route.reasoning_field = options.reasoning_field;
-  route.force_include_usage = options.force_include_usage;
-  route.keep_alive_interval = options.keep_alive_interval;
+// On a worker thread.
+void ApiServer::Impl::Work(Action action, http::Request request, WriterPtr writer,
+                           RequestRecord::Clock::time_point arrival) {
+  const GenerationRoute route = NewGenerationRoute();
+  switch (action) {
+    case Action::kTokenize:
+      return writer->Send(Tokenize(route, request));
+    case Action::kDetokenize:
+      return writer->Send(Detokenize(route, request));
+    case Action::kCountTokens: {
+      int64_t count = 0;
+      if (MaybeError error = CountMessagesTokens(route, request, &count)) {
+        return writer->Send(MessagesErrorResponse(*error));
+      }
+      return writer->Send(
+          {200, "application/json", {}, "{\"input_tokens\":" + std::to_string(count) + "}"});
+    }
+    default:
+      break;
+  }
   GenerationJob job;
-  MaybeError error = BuildJob(route, request, &job);
-  if (error) return writer->Send(ErrorResponse(*error));
+  if (MaybeError error = BuildJob(route, request, &job)) {
+    return writer->Send(Failure(request.path, *error));
+  }
   job.arrival = arrival;
-  auto generation =
-      std::make_shared<Generation>(engine, front_end, metrics, writer, std::move(job));
+  ++*in_flight;
+  job.in_flight = std::shared_ptr<void>(nullptr, [load = in_flight](void*) { --*load; });
+  auto generation = std::make_shared<Generation>(
+      GenerationContext{engine, front_end, metrics, options.log_requests}, writer, std::move(job));
   {
     const std::lock_guard lock(mutex);
-    if (aborting) return writer->Send(ErrorResponse(*CheckReady()));
+    if (aborting) return writer->Send(Failure(request.path, *CheckReady()));
     running.erase(std::remove_if(running.begin(), running.end(),
                                  [](const auto& weak) { return weak.expired(); }),
                   running.end());
     running.push_back(generation);
   }
   generation->Start();
+}
+
+GenerationRoute ApiServer::Impl::NewGenerationRoute() const {
+  GenerationRoute route;
+  route.engine = engine;
+  route.front_end = front_end;
+  route.names = &names;
+  route.keys = &keys;
+  route.constraints = constraints.get();
+  route.limits.vocab_size = engine->info().vocab_size;
+  route.limits.max_logprobs = options.max_logprobs;
+  route.limits.default_temperature = options.default_temperature;
+  route.limits.default_top_p = options.default_top_p;
+  route.limits.default_top_k = options.default_top_k;
+  route.limits.priority_scheduling = engine->info().priority_scheduling;
+  route.limits.tokens_as_ids = options.return_tokens_as_token_ids;
+  route.reasoning_field = options.reasoning_field;
+  route.response_role = options.response_role;
+  route.force_include_usage = options.force_include_usage;
+  route.auto_tool_choice = options.auto_tool_choice;
+  route.parse_tools = options.parse_tools;
+  route.parse_reasoning = options.parse_reasoning;
+  route.request_id_headers = options.request_id_headers;
+  route.keep_alive_interval = options.keep_alive_interval;
+  return route;
 }
 
 ApiServer::ApiServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -223,7 +335,7 @@ Result<std::unique_ptr<ApiServer>> ApiServer::Start(ApiServerOptions options) {
   http_options.error_response = [](int status, std::string_view message) {
     return ErrorResponse({status, std::string(message), {}, {}});
   };
-  http_options.access_log = LogAccess;
+  if (impl->options.access_log) http_options.access_log = LogAccess;
   FATHOM_ASSIGN_OR_RETURN(impl->server, http::HttpServer::Start(std::move(http_options)));
   return std::unique_ptr<ApiServer>(new ApiServer(std::move(impl)));
 }
@@ -236,6 +348,7 @@ void ApiServer::Serve(Engine* engine, const TextFrontEnd* front_end) {
   impl_->engine = engine;
   impl_->front_end = front_end;
   impl_->metrics->Attach(engine);
+  impl_->constraints = std::make_unique<ConstraintFactory>(front_end);
   impl_->watchdog = std::make_unique<Watchdog>(engine, impl_->options.watchdog_timeout);
   impl_->state = Impl::State::kReady;
 }

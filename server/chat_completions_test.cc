@@ -334,10 +334,200 @@ TEST_F(ChatCompletions, PromptErrorsNameTheirField) {
   ExpectError(Chat(R"("stream": true, "top_p": 7)"), 400, "BadRequestError", "top_p");
 }
 
-TEST_F(ChatCompletions, ToolsAreRefusedByName) {
-  const Reply reply = Chat(R"("tools": [{"type": "function", "function": {"name": "f"}}])");
-  ExpectError(reply, 422, "UnprocessableEntityError", "tools");
-  EXPECT_THAT(reply.body, HasSubstr("not supported by this version"));
+constexpr char kTool[] = R"("tools": [{"type": "function", "function": {"name": "look",
+    "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}}])";
+constexpr char kCallText[] =
+    "so</think>Let me look.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"look\">\n"
+    "<｜DSML｜parameter name=\"at\" string=\"true\">it \"now\"</｜DSML｜parameter>\n"
+    "</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
+constexpr char kCallArguments[] = R"({"at": "it \"now\""})";
+
+TEST_F(ChatCompletions, ToolCallInOnePiece) {
+  engine_.Script(IdsAndEos(kCallText));
+  const Json choice = Parse(Chat(kTool))["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_EQ(choice["message"]["content"], "Let me look.");
+  EXPECT_EQ(choice["message"]["reasoning"], "so");
+  const Json& calls = choice["message"]["tool_calls"];
+  ASSERT_EQ(calls.size(), 1u);
+  EXPECT_EQ(calls[0]["type"], "function");
+  EXPECT_EQ(calls[0]["id"].get<std::string>().rfind("call_", 0), 0u);
+  EXPECT_EQ(calls[0]["id"].get<std::string>().size(), 5u + 24u);
+  EXPECT_EQ(calls[0]["function"]["name"], "look");
+  EXPECT_EQ(calls[0]["function"]["arguments"], kCallArguments);
+  // The next turn takes the answer back as it came, and continues its exact tokens.
+  const std::string turn = R"({"messages": [{"role": "user", "content": "Hi"}, )" +
+                           choice["message"].dump() + R"(, {"role": "tool", "tool_call_id": )" +
+                           calls[0]["id"].dump() + R"(, "content": "found"}], )" + kTool + "}";
+  EXPECT_EQ(Post("/v1/chat/completions", turn).status, 200);
+  const auto requests = engine_.requests();
+  const std::string first = front_end_.Decode(requests[0].prompt, false);
+  EXPECT_EQ(front_end_.Decode(requests[1].prompt, false).rfind(first + kCallText, 0), 0u);
+}
+
+TEST_F(ChatCompletions, ToolCallAsItStreams) {
+  engine_.Script(IdsAndEos(kCallText));
+  const auto events = Events(Chat(std::string(kTool) + R"(, "stream": true)"));
+  std::string arguments;
+  int starts = 0, pieces = 0;
+  for (const Json& event : events) {
+    const Json& delta = event["choices"][0]["delta"];
+    EXPECT_EQ(event.dump().find("DSML"), std::string::npos) << event;
+    if (!delta.contains("tool_calls")) continue;
+    EXPECT_EQ(delta.size(), 1u) << "one kind in a chunk";
+    const Json& call = delta["tool_calls"][0];
+    EXPECT_EQ(call["index"], 0);
+    if (call.contains("id")) {
+      ++starts;
+      EXPECT_EQ(call["function"], Json({{"name", "look"}, {"arguments", ""}}));
+    } else {
+      ++pieces;
+      arguments += call["function"]["arguments"].get<std::string>();
+    }
+  }
+  EXPECT_EQ(starts, 1);
+  EXPECT_GT(pieces, 5) << "a string value goes out as it is made";
+  EXPECT_EQ(arguments, kCallArguments);
+  EXPECT_EQ(Joined(events, "content"), "Let me look.");
+  EXPECT_EQ(events.back()["choices"][0]["finish_reason"], "tool_calls");
+}
+
+TEST_F(ChatCompletions, AnswersThatWereCutDoNotEndWithToolCalls) {
+  engine_.Script(IdsAndEos(kCallText));
+  const std::string cut = R"(, "max_tokens": 80)";
+  const Json choice = Parse(Chat(kTool + cut))["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "length");
+}
+
+TEST_F(ChatCompletions, OneCallEndsTheAnswerWhereOneWasAskedFor) {
+  std::string two = kCallText;
+  const std::string invoke = "<｜DSML｜invoke name=\"look\">\n</｜DSML｜invoke>\n";
+  two.insert(two.find("</｜DSML｜tool_calls>"), invoke);
+  engine_.Script(IdsAndEos(two));
+  EXPECT_EQ(Parse(Chat(kTool))["choices"][0]["message"]["tool_calls"].size(), 2u);
+  const Json choice =
+      Parse(Chat(kTool + std::string(R"(, "parallel_tool_calls": false)")))["choices"][0];
+  EXPECT_EQ(choice["message"]["tool_calls"].size(), 1u);
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+}
+
+TEST_F(ChatCompletions, ToolChoiceNoneGivesNeitherCallsNorMarkup) {
+  engine_.Script(IdsAndEos(kCallText));
+  const Json choice = Parse(Chat(kTool + std::string(R"(, "tool_choice": "none")")))["choices"][0];
+  EXPECT_FALSE(choice["message"].contains("tool_calls"));
+  EXPECT_EQ(choice["message"]["content"], "Let me look.");
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  const std::string prompt = front_end_.Decode(engine_.requests()[0].prompt, false);
+  EXPECT_EQ(prompt.find("look"), std::string::npos);
+}
+
+TEST_F(ChatCompletions, AutoToolChoiceCanBeTurnedOff) {
+  options_.auto_tool_choice = false;
+  ExpectError(Chat(kTool), 400, "BadRequestError", "tool_choice");
+  EXPECT_EQ(Chat(kTool + std::string(R"(, "tool_choice": "none")")).status, 200);
+}
+
+TEST_F(ChatCompletions, SamplesComeAsChoices) {
+  engine_.Script(IdsAndEos("a</think>b"));
+  const Json json = Parse(Chat(R"("n": 3, "seed": 5, "logprobs": true)"));
+  ASSERT_EQ(json["choices"].size(), 3u);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(json["choices"][i]["index"], i);
+    EXPECT_EQ(json["choices"][i]["message"]["content"], "b");
+    EXPECT_EQ(json["choices"][i]["logprobs"]["content"].size(), 4u);
+  }
+  const auto requests = engine_.requests();
+  ASSERT_EQ(requests.size(), 3u);
+  std::vector<int64_t> seeds;
+  for (const auto& request : requests) seeds.push_back(*request.sampling.seed);
+  EXPECT_THAT(seeds, ::testing::UnorderedElementsAre(5, 6, 7));
+  // The prompt counts once, answers each.
+  EXPECT_EQ(json["usage"]["prompt_tokens"], requests[0].prompt.size());
+  EXPECT_EQ(json["usage"]["completion_tokens"], 3 * 4);
+
+  const auto events =
+      Events(Chat(R"("n": 3, "stream": true, "stream_options": {"include_usage": true})"));
+  std::vector<std::string> texts(3);
+  int ends = 0;
+  for (const Json& event : events) {
+    if (event["choices"].empty()) continue;
+    const Json& choice = event["choices"][0];
+    texts[choice["index"].get<size_t>()] += choice["delta"].value("content", "");
+    ends += choice["finish_reason"].is_null() ? 0 : 1;
+  }
+  EXPECT_THAT(texts, ElementsAre("b", "b", "b"));
+  EXPECT_EQ(ends, 3);
+  EXPECT_EQ(events.back()["usage"]["completion_tokens"], 3 * 4);
+}
+
+TEST_F(ChatCompletions, FurtherSamplesWaitForThePromptOfTheFirst) {
+  engine_.AddThreads(3);
+  engine_.Script(IdsAndEos("a</think>b"));
+  engine_.SetGate(false);
+  TestClient client(port());
+  client.SendRequest("POST", "/v1/chat/completions", ChatBody(R"("n": 4)"));
+  EXPECT_TRUE(engine_.WaitFor(1, 0, std::chrono::seconds(10)));
+  EXPECT_EQ(Parse(Get("/load"))["server_load"], 1);
+  engine_.SetGate(true);
+  EXPECT_TRUE(engine_.WaitFor(0, 0, std::chrono::seconds(10)));
+}
+
+TEST_F(ChatCompletions, IdsAndTextForWhoeverAsks) {
+  engine_.Script(IdsAndEos("a</think>b"));
+  const std::string ask = R"("return_token_ids": true, "return_prompt_text": true)";
+  const Reply asked = Chat(ask);
+  ASSERT_EQ(asked.status, 200) << asked.body;
+  const Json json = Parse(asked);
+  ASSERT_TRUE(json.contains("prompt_token_ids")) << asked.body;
+  EXPECT_EQ(json["prompt_token_ids"], Json(engine_.requests()[0].prompt));
+  EXPECT_EQ(json["prompt_text"], front_end_.Decode(engine_.requests()[0].prompt, false));
+  EXPECT_EQ(json["choices"][0]["token_ids"], Json(IdsAndEos("a</think>b")));
+  std::vector<TokenId> streamed;
+  const auto events = Events(Chat(ask + R"(, "stream": true)"));
+  EXPECT_EQ(events[0]["prompt_token_ids"], json["prompt_token_ids"]);
+  for (const Json& event : events) {
+    for (const Json& id : event["choices"][0].value("token_ids", Json::array())) {
+      streamed.push_back(id);
+    }
+  }
+  EXPECT_EQ(streamed, IdsAndEos("a</think>b"));
+  const Json named = Parse(Chat(R"("logprobs": true, "return_tokens_as_token_ids": true)"));
+  EXPECT_EQ(named["choices"][0]["logprobs"]["content"][0]["token"],
+            "token_id:" + std::to_string(Ids("a")[0]));
+}
+
+TEST_F(ChatCompletions, PromptLogprobs) {
+  engine_.Script(IdsAndEos("</think>b"));
+  const Json json = Parse(Chat(R"("prompt_logprobs": 1)"));
+  const Json& entries = json["prompt_logprobs"];
+  const std::vector<TokenId> prompt = engine_.requests()[0].prompt;
+  ASSERT_EQ(entries.size(), prompt.size());
+  EXPECT_TRUE(entries[0].is_null());
+  const Json& second = entries[1][std::to_string(prompt[1])];
+  EXPECT_EQ(second["logprob"], -0.25);
+  EXPECT_EQ(second["rank"], 1);
+}
+
+TEST_F(ChatCompletions, EchoRepeatsTheMessageThatIsContinued) {
+  engine_.Script(IdsAndEos(" end"));
+  const std::string body =
+      R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "The"}],
+          "continue_final_message": true, "chat_template_kwargs": {"thinking": false}, "echo": true})";
+  EXPECT_EQ(Parse(Post("/v1/chat/completions", body))["choices"][0]["message"]["content"],
+            "The end");
+}
+
+TEST_F(ChatCompletions, RequestIdsOfClients) {
+  options_.request_id_headers = true;
+  engine_.Script(IdsAndEos("</think>b"));
+  TestClient client(port());
+  client.SendRequest("POST", "/v1/chat/completions", ChatBody(R"("request_id": "mine")"));
+  const Reply reply = client.ReadReply();
+  EXPECT_EQ(Parse(reply)["id"], "chatcmpl-mine");
+  EXPECT_EQ(reply.headers.at("X-Request-Id"), "mine");
+  // Not what would break a header or a log.
+  EXPECT_EQ(Parse(Chat(R"("request_id": "a\nb")"))["id"].get<std::string>().find('\n'),
+            std::string::npos);
 }
 
 TEST_F(ChatCompletions, ClientTextIsNeverAControlToken) {

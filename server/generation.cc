@@ -11,6 +11,13 @@ namespace {
 
 const RequestError kShuttingDown{503, "the server is shutting down", {}, {}};
 
+// A request with many prompts or samples leaves room in the queue for those of others.
+constexpr int kMaxInEngine = 64;
+
+double Milliseconds(RequestRecord::Clock::duration duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
+
 }  // namespace
 
 // Takes events on the engine's thread and hands them over in batches. The engine is its last owner
@@ -20,12 +27,20 @@ const RequestError kShuttingDown{503, "the server is shutting down", {}, {}};
 // which the generation decides, and the times in the engine's FinishEvent, which may come later.
 class Generation::Sink final : public RequestSink, public std::enable_shared_from_this<Sink> {
  public:
-  explicit Sink(std::shared_ptr<Generation> generation) : generation_(std::move(generation)) {}
+  Sink(std::shared_ptr<Generation> generation, int index)
+      : generation_(std::move(generation)), index_(index) {}
+
+  void OnPromptLogprobs(std::span<const TokenEvent> tokens) override {
+    const std::lock_guard lock(mutex_);
+    if (dropped_) return;
+    batch_.prompt_tokens.insert(batch_.prompt_tokens.end(), tokens.begin(), tokens.end());
+    Schedule();
+  }
 
   void OnToken(const TokenEvent& event) override {
     const std::lock_guard lock(mutex_);
     if (dropped_) return;
-    tokens_.push_back({event, RequestRecord::Clock::now()});
+    batch_.tokens.push_back({event, RequestRecord::Clock::now()});
     Schedule();
   }
 
@@ -35,7 +50,7 @@ class Generation::Sink final : public RequestSink, public std::enable_shared_fro
                   PrefixMissName(event.prefix_miss), event.timings.num_preemptions);
     const std::lock_guard lock(mutex_);
     if (!dropped_) {
-      finish_ = event;
+      batch_.finish = event;
       Schedule();
     }
     if (dropped_) {
@@ -56,21 +71,20 @@ class Generation::Sink final : public RequestSink, public std::enable_shared_fro
     if (std::exchange(scheduled_, true)) return;
     // A closed connection takes no more; its generation has aborted this request or is about to.
     dropped_ = !generation_->writer_->Post([self = shared_from_this()] { self->Deliver(); });
-    if (dropped_) tokens_.clear();
+    if (dropped_) batch_ = {};
   }
 
   void Deliver() {
-    std::vector<TimedToken> tokens;
-    std::optional<FinishEvent> finish;
+    Batch batch;
     {
       const std::lock_guard lock(mutex_);
-      tokens.swap(tokens_);
-      finish.swap(finish_);
+      std::swap(batch, batch_);
       scheduled_ = false;
-      if (finish) timings_ = finish->timings;
+      if (batch.finish) timings_ = batch.finish->timings;
     }
-    generation_->OnEvents(this, tokens, finish ? &*finish : nullptr);
-    if (!finish) return;
+    const bool finished = batch.finish.has_value();
+    generation_->OnBatch(index_, this, std::move(batch));
+    if (!finished) return;
     const std::lock_guard lock(mutex_);
     Observe();
   }
@@ -80,13 +94,13 @@ class Generation::Sink final : public RequestSink, public std::enable_shared_fro
     if (std::exchange(observed_, true)) return;
     RequestRecord record = outcome_.value_or(RequestRecord());
     record.timings = *timings_;
-    generation_->metrics_->ObserveFinish(record);
+    generation_->context_.metrics->ObserveFinish(record);
   }
 
   const std::shared_ptr<Generation> generation_;
+  const int index_;
   std::mutex mutex_;  // guards what follows
-  std::vector<TimedToken> tokens_;
-  std::optional<FinishEvent> finish_;
+  Batch batch_;
   bool scheduled_ = false;
   bool dropped_ = false;
   std::optional<RequestRecord> outcome_;
@@ -94,16 +108,15 @@ class Generation::Sink final : public RequestSink, public std::enable_shared_fro
   bool observed_ = false;
 };
 
-Generation::Generation(Engine* engine, const TextFrontEnd* front_end,
-                       std::shared_ptr<ServerMetrics> metrics,
-                       std::shared_ptr<http::ResponseWriter> writer, GenerationJob job)
-    : engine_(engine),
-      front_end_(front_end),
-      metrics_(std::move(metrics)),
-      writer_(std::move(writer)),
-      job_(std::move(job)) {
+Generation::Generation(GenerationContext context, std::shared_ptr<http::ResponseWriter> writer,
+                       GenerationJob job)
+    : context_(std::move(context)), writer_(std::move(writer)), job_(std::move(job)) {
   for (const GenerationJob::Prompt& prompt : job_.prompts) {
     usage_.prompt_tokens += static_cast<int64_t>(prompt.ids.size());
+    for (int sample = 0; sample < job_.num_samples; ++sample) {
+      runs_.emplace_back(static_cast<int>(runs_.size()),
+                         ChoiceRun(context_.front_end, &job_.choice, prompt.wanted));
+    }
   }
 }
 
@@ -111,243 +124,303 @@ void Generation::Start() {
   auto self = shared_from_this();
   writer_->SetOnClosed([self] { self->OnClientLeft(); });
   if (job_.stream) writer_->SetOnSilence(job_.keep_alive_interval, [self] { self->OnSilence(); });
-  writer_->Post([self] { self->RunPrompt(); });
+  writer_->Post([self] { self->Begin(); });
 }
 
 void Generation::AbortForShutdown() {
   writer_->Post([self = shared_from_this()] {
     if (self->ended_) return;
-    if (self->sink_ == nullptr) return self->Fail(kShuttingDown);
-    self->engine_->Abort(self->request_id_);
-    self->OnFinish({FinishReason::kAborted, std::nullopt, {}, 0});
+    for (Run& run : self->runs_) {
+      if (run.sink == nullptr) continue;
+      self->context_.engine->Abort(run.request_id);
+      self->CutOff(&run);
+    }
+    self->Fail(kShuttingDown);
   });
 }
 
-void Generation::RunPrompt() {
+void Generation::Begin() {
   if (ended_) return;
-  const GenerationJob::Prompt& prompt = job_.prompts[prompt_index_];
-  choices_.emplace_back();
-  role_sent_ = false;
-  record_ = {};
-  record_.num_prompt_tokens = static_cast<int64_t>(prompt.ids.size());
-  record_.max_tokens = prompt.max_tokens;
-  record_.arrival = job_.arrival;
-  if (!prompt.echo.empty()) deltas_.push_back({OutputState::kContent, prompt.echo});
-  if (prompt.max_tokens == 0) {
-    Emit();
-    return EndChoice({"length", {}});
+  if (context_.log_requests) {
+    spdlog::info("request {}: received, {} prompt tokens, {} choice(s), max_tokens {}, {}{}{}",
+                 job_.request.id, usage_.prompt_tokens, runs_.size(),
+                 job_.prompts.front().max_tokens, job_.stream ? "stream" : "no stream",
+                 job_.traceparent.empty() ? "" : ", traceparent ", job_.traceparent);
+  }
+  StartRuns();
+  Flush();
+}
+
+// Starts what may run now: first samples, and further ones of prompts that are in the cache.
+void Generation::StartRuns() {
+  for (Run& run : runs_) {
+    if (ended_ || num_in_engine_ >= kMaxInEngine) return;
+    if (run.started) continue;
+    const Run& first = runs_[static_cast<size_t>(run.index - run.index % job_.num_samples)];
+    const bool may_start =
+        IsFirstSample(run) || first.ended || first.record.num_generated_tokens > 0;
+    if (may_start && !StartRun(&run)) return;
+  }
+}
+
+// False when the engine takes no more for now.
+bool Generation::StartRun(Run* run) {
+  const GenerationJob::Prompt& prompt = PromptOf(*run);
+  if (const Status status = run->choice.Open(); !status.ok()) {
+    Fail(FromStatus(status));
+    return false;
+  }
+  run->record.num_prompt_tokens = static_cast<int64_t>(prompt.ids.size());
+  run->record.max_tokens = prompt.max_tokens;
+  run->record.num_samples = IsFirstSample(*run) ? job_.num_samples : 0;
+  run->record.arrival = job_.arrival;
+  const bool wants_prompt = job_.request.num_prompt_logprobs >= 0;
+  if (prompt.max_tokens == 0 && !wants_prompt) {
+    run->started = true;
+    run->choice.Echo(prompt.echo);
+    run->choice.Finish(FinishReason::kLength, std::nullopt);
+    EndRun(run);
+    return true;
   }
   GenerateRequest request = job_.request;
   request.prompt = prompt.ids;
-  request.max_tokens = prompt.max_tokens;
-  Result<std::unique_ptr<OutputStream>> output = front_end_->NewOutput(job_.output);
-  if (!output.ok()) return Fail(FromStatus(output.status()));
-  output_ = std::move(output).value();
-  tokens_before_ = usage_.completion_tokens;
-  sink_ = std::make_shared<Sink>(shared_from_this());
-  const Result<RequestId> id = engine_->Submit(std::move(request), sink_);
+  request.max_tokens = std::max<int64_t>(prompt.max_tokens, 1);
+  if (request.sampling.seed) {
+    // Wraps as the client's number space does.
+    request.sampling.seed =
+        static_cast<int64_t>(static_cast<uint64_t>(*request.sampling.seed) +
+                             static_cast<uint64_t>(run->index % job_.num_samples));
+  }
+  if (job_.new_constraint) request.constraint = job_.new_constraint();
+  auto sink = std::make_shared<Sink>(shared_from_this(), run->index);
+  const Result<RequestId> id = context_.engine->Submit(std::move(request), sink);
   if (!id.ok()) {
-    sink_.reset();
-    return Fail(FromStatus(id.status()));
-  }
-  request_id_ = *id;
-}
-
-void Generation::OnEvents(const Sink* sink, const std::vector<TimedToken>& tokens,
-                          const FinishEvent* finish) {
-  for (const TimedToken& token : tokens) {
-    // The engine runs ahead: tokens behind a stop string belong to no one.
-    if (ended_ || sink != sink_.get()) return;
-    OnToken(token);
-  }
-  if (finish != nullptr && !ended_ && sink == sink_.get()) OnFinish(*finish);
-}
-
-void Generation::OnToken(const TimedToken& token) {
-  const TokenEvent& event = token.event;
-  NoteCachedTokens(event.cached_tokens);
-  CountToken(token.time);
-  ++usage_.completion_tokens;
-  const bool in_reasoning = output_->in_reasoning();
-  if (in_reasoning) ++usage_.reasoning_tokens;  // with the mark that ends it
-  if (job_.request.num_logprobs >= 0 && (job_.include_reasoning || !in_reasoning)) {
-    pending_logprobs_.push_back(EntryFor(event));
-  }
-  if (!IsEndToken(event.token) || job_.output.include_stop_in_output) {
-    output_->Push(event.token, &deltas_);
-  }
-  Emit();
-  if (ended_) return;  // more waits for the client than it may: the connection was closed
-  if (const std::optional<std::string> stop = output_->matched_stop()) {
-    Settle(FinishReason::kStop);
-    engine_->EndAt(request_id_, usage_.completion_tokens - tokens_before_);
-    EndChoice({"stop", *stop});
-  }
-}
-
-void Generation::OnFinish(const FinishEvent& event) {
-  NoteCachedTokens(event.cached_tokens);
-  Settle(event.reason);
-  if (event.reason == FinishReason::kError) return Fail(FromStatus(event.error));
-  if (output_ != nullptr) output_->Finish(&deltas_);
-  Emit();
-  switch (event.reason) {
-    case FinishReason::kLength:
-      return EndChoice({"length", {}});
-    case FinishReason::kAborted: {
-      // Not by us: an abort of ours leaves no sink or has ended the answer. The server goes down.
-      if (stream_begun_) {
-        const ChoiceEnd end{"abort", {}};
-        SendChunk(job_.format->EndChunk(static_cast<int>(prompt_index_), end, Logprobs(),
-                                        RunningUsage()));
-      }
-      return Fail(kShuttingDown);
+    // Full: the others of this request go on, and this one is tried again when one of them ends.
+    if (id.status().code() != StatusCode::kUnavailable || num_in_engine_ == 0) {
+      Fail(FromStatus(id.status()));
     }
-    default:
-      break;
+    return false;
   }
-  ChoiceEnd end{"stop", {}};
-  const auto& asked = job_.request.stop_token_ids;
-  if (event.stop_token && std::find(asked.begin(), asked.end(), *event.stop_token) != asked.end()) {
-    end.stop_reason = *event.stop_token;
+  run->started = true;
+  run->sink = std::move(sink);
+  run->request_id = *id;
+  ++num_in_engine_;
+  run->choice.Echo(prompt.echo);
+  if (wants_prompt) run->choice.PushPromptToken({prompt.ids.front(), 0.0f, {}, 0}, true);
+  return true;
+}
+
+void Generation::OnBatch(int index, const Sink* sink, Batch batch) {
+  Run& run = runs_[static_cast<size_t>(index)];
+  // The engine runs ahead: what comes after the end of an answer belongs to no one.
+  auto is_over = [&] { return ended_ || run.sink.get() != sink; };
+  if (is_over()) return;
+  for (const TokenEvent& token : batch.prompt_tokens) run.choice.PushPromptToken(token, false);
+  const bool was_first = run.record.num_generated_tokens == 0;
+  for (const TimedToken& token : batch.tokens) {
+    OnToken(&run, token);
+    if (is_over()) break;
   }
-  EndChoice(std::move(end));
+  if (batch.finish && !is_over()) OnFinish(&run, *batch.finish);
+  if (job_.num_samples > 1 && was_first && !ended_) StartRuns();
+  Flush();
+}
+
+void Generation::OnToken(Run* run, const TimedToken& token) {
+  NoteCachedTokens(run, token.event.cached_tokens);
+  if (PromptOf(*run).max_tokens == 0) return;  // only made for the prompt's log-probabilities
+  CountToken(run, token.time);
+  ++usage_.completion_tokens;
+  const int64_t reasoning_before = run->choice.num_reasoning_tokens();
+  run->choice.Push(token.event);
+  usage_.reasoning_tokens += run->choice.num_reasoning_tokens() - reasoning_before;
+  if (run->choice.is_complete()) {
+    Settle(run, FinishReason::kStop);
+    context_.engine->EndAt(run->request_id, run->choice.num_tokens());
+    run->choice.Finish(FinishReason::kStop, std::nullopt);
+    return EndRun(run);
+  }
+  ++run->tokens_to_send;
+  Emit(run);
+}
+
+void Generation::OnFinish(Run* run, const FinishEvent& event) {
+  NoteCachedTokens(run, event.cached_tokens);
+  if (event.reason == FinishReason::kAborted) {
+    // Not by us: an abort of ours leaves no sink. The engine goes down.
+    CutOff(run);
+    return Fail(kShuttingDown);
+  }
+  Settle(run, event.reason);
+  if (event.reason == FinishReason::kError) return Fail(FromStatus(event.error));
+  const bool only_prompt = PromptOf(*run).max_tokens == 0;
+  run->choice.Finish(only_prompt ? FinishReason::kLength : event.reason, event.stop_token);
+  EndRun(run);
+}
+
+// Ends a run before its time; what a stream has of it gets an end.
+void Generation::CutOff(Run* run) {
+  Settle(run, FinishReason::kAborted);
+  run->choice.Finish(FinishReason::kAborted, std::nullopt);
+  if (!run->begun) return;
+  EmitChunks(run);
+  job_.format->EndChoice(run->index, run->choice.end(), ExtrasOf(*run), &out_);
 }
 
 void Generation::OnClientLeft() {
-  if (sink_ != nullptr) {
-    Settle(FinishReason::kAborted);
-    engine_->Abort(request_id_);
+  for (Run& run : runs_) {
+    if (run.sink == nullptr) continue;
+    context_.engine->Abort(run.request_id);
+    Settle(&run, FinishReason::kAborted);
   }
+  if (!ended_) NoteEnd("client left");
   ended_ = true;
-  sink_.reset();
-  output_.reset();
 }
 
 void Generation::OnSilence() {
   if (ended_) return;
-  BeginStream();
-  writer_->Write(": keep-alive\n\n");
+  out_ += job_.format->KeepAlive();
+  Flush();
 }
 
-void Generation::Emit() {
-  Choice& choice = choices_.back();
-  const int index = static_cast<int>(prompt_index_);
-  if (job_.stream && !role_sent_) {
-    role_sent_ = true;
-    BeginStream();
-    SendChunk(job_.format->RoleChunk(index, RunningUsage()));
+// Sends what waits, or keeps it where the answer is sent as a whole or the next write is not due.
+void Generation::Emit(Run* run) {
+  if (!job_.stream) return run->choice.KeepPending();
+  if (!answer_begun_) {
+    answer_begun_ = true;
+    job_.format->Begin(usage_, &out_);
   }
-  for (OutputDelta& delta : deltas_) {
-    const bool is_reasoning = delta.kind == OutputState::kReasoning;
-    if (is_reasoning && !job_.include_reasoning) continue;
-    if (job_.stream) {
-      SendChunk(job_.format->DeltaChunk(index, delta, Logprobs(), RunningUsage()));
-      pending_logprobs_.clear();
-    } else if (is_reasoning) {
-      if (!choice.reasoning) choice.reasoning.emplace();
-      *choice.reasoning += delta.text;
-    } else {
-      choice.content += delta.text;
-    }
-  }
-  deltas_.clear();
+  const bool is_due = !run->begun || run->ended || run->tokens_to_send >= job_.stream_interval;
+  if (is_due) EmitChunks(run);
 }
 
-void Generation::EndChoice(ChoiceEnd end) {
-  sink_.reset();
-  output_.reset();
-  const int index = static_cast<int>(prompt_index_);
-  Choice& choice = choices_.back();
-  choice.end = std::move(end);
+void Generation::EmitChunks(Run* run) {
+  if (!std::exchange(run->begun, true)) {
+    ChunkExtras extras;
+    if (job_.continuous_usage) extras.usage = &usage_;
+    job_.format->BeginChoice(run->index, run->choice.prompt(), extras, &out_);
+  }
+  for (const OutputDelta& delta : run->choice.pending()) {
+    job_.format->Delta(run->index, delta, ExtrasOf(*run), &out_);
+    run->choice.ClearExtras();
+  }
+  run->choice.ClearPending();
+  run->tokens_to_send = 0;
+}
+
+void Generation::EndRun(Run* run) {
+  run->ended = true;
+  Emit(run);
   if (job_.stream) {
-    SendChunk(job_.format->EndChunk(index, choice.end, Logprobs(), RunningUsage()));
-  } else {
-    choice.logprobs = std::move(pending_logprobs_);
+    job_.format->EndChoice(run->index, run->choice.end(), ExtrasOf(*run), &out_);
+    run->choice.ClearExtras();
   }
-  pending_logprobs_.clear();
-  if (++prompt_index_ == job_.prompts.size()) return EndAnswer();
-  // By the strand's queue, not by recursion: prompts that need no engine would nest.
-  writer_->Post([self = shared_from_this()] { self->RunPrompt(); });
+  if (++num_ended_ == runs_.size()) return EndAnswer();
+  // By the strand's queue, not by recursion: runs that need no engine would nest.
+  writer_->Post([self = shared_from_this()] {
+    if (!self->ended_) self->StartRuns();
+    self->Flush();
+  });
 }
 
 void Generation::EndAnswer() {
   ended_ = true;
-  if (!job_.stream) {
-    writer_->Send({200, "application/json", job_.headers,
-                   job_.format->Whole(choices_, job_.request.num_logprobs >= 0, usage_)});
-    return;
+  NoteEnd(runs_.front().choice.end().finish_reason);
+  if (job_.stream) {
+    job_.format->End(usage_, &out_);
+    Flush();
+    return writer_->End();
   }
-  if (job_.include_usage) SendChunk(job_.format->UsageChunk(usage_));
-  SendChunk("[DONE]");
-  writer_->End();
+  std::vector<Choice> choices;
+  for (Run& run : runs_) choices.push_back(run.choice.Take());
+  writer_->Send({200, "application/json", job_.headers, job_.format->Whole(choices, usage_)});
 }
 
 void Generation::Fail(const RequestError& error) {
-  ended_ = true;
-  sink_.reset();
-  if (!stream_begun_) return writer_->Send(ErrorResponse(error));
-  SendChunk(ErrorBody(error));
-  SendChunk("[DONE]");
+  if (std::exchange(ended_, true)) return;
+  for (Run& run : runs_) {
+    if (run.sink == nullptr) continue;
+    context_.engine->Abort(run.request_id);
+    Settle(&run, FinishReason::kError);
+  }
+  NoteEnd("error");
+  if (!stream_begun_ && !answer_begun_) {
+    http::Response response = job_.format->Failure(error);
+    response.headers.insert(response.headers.end(), job_.headers.begin(), job_.headers.end());
+    return writer_->Send(std::move(response));
+  }
+  job_.format->Error(error, &out_);
+  Flush();
   writer_->End();
 }
 
-void Generation::BeginStream() {
-  if (std::exchange(stream_begun_, true)) return;
-  http::HeaderList headers = job_.headers;
-  headers.emplace_back("Cache-Control", "no-cache");
-  headers.emplace_back("X-Accel-Buffering", "no");
-  writer_->StartStream({200, "text/event-stream; charset=utf-8", std::move(headers), {}});
+void Generation::Flush() {
+  if (out_.empty()) return;
+  if (!std::exchange(stream_begun_, true)) {
+    http::HeaderList headers = job_.headers;
+    headers.emplace_back("Cache-Control", "no-cache");
+    headers.emplace_back("X-Accel-Buffering", "no");
+    writer_->StartStream({200, "text/event-stream; charset=utf-8", std::move(headers), {}});
+  }
+  writer_->Write(out_);
+  out_.clear();
 }
 
-void Generation::SendChunk(const std::string& json) {
-  if (!json.empty()) writer_->Write("data: " + json + "\n\n");
+// Every event of a request says it; usage has it once per prompt, as it is counted.
+void Generation::NoteCachedTokens(Run* run, int64_t cached_tokens) {
+  int64_t& noted = run->record.num_cached_tokens;
+  if (cached_tokens <= noted) return;
+  if (IsFirstSample(*run)) usage_.cached_tokens += cached_tokens - noted;
+  noted = cached_tokens;
 }
 
-// Every event of a request says it, but for events of our own; usage has it once.
-void Generation::NoteCachedTokens(int64_t cached_tokens) {
-  if (cached_tokens <= record_.num_cached_tokens) return;
-  usage_.cached_tokens += cached_tokens - record_.num_cached_tokens;
-  record_.num_cached_tokens = cached_tokens;
-}
-
-void Generation::CountToken(RequestRecord::Clock::time_point time) {
-  if (++record_.num_generated_tokens == 1) {
-    metrics_->ObserveFirstToken(time - record_.arrival);
+void Generation::CountToken(Run* run, RequestRecord::Clock::time_point time) {
+  RequestRecord& record = run->record;
+  if (++record.num_generated_tokens == 1) {
+    if (first_token_ == RequestRecord::Clock::time_point()) first_token_ = time;
+    context_.metrics->ObserveFirstToken(time - record.arrival);
   } else {
-    metrics_->ObserveNextToken(time - record_.last_token);
+    context_.metrics->ObserveNextToken(time - record.last_token);
   }
-  record_.last_token = time;
+  record.last_token = time;
 }
 
-// The running request has ended for its client.
-void Generation::Settle(FinishReason reason) {
-  record_.reason = reason;
-  record_.end = RequestRecord::Clock::now();
-  sink_->SetOutcome(record_);
+// The run has ended for its client: what its sink still brings belongs to no one.
+void Generation::Settle(Run* run, FinishReason reason) {
+  run->record.reason = reason;
+  run->record.end = RequestRecord::Clock::now();
+  run->sink->SetOutcome(run->record);
+  run->sink.reset();
+  --num_in_engine_;
 }
 
-bool Generation::IsEndToken(TokenId token) const {
-  auto contains = [token](const std::vector<TokenId>& ids) {
-    return std::find(ids.begin(), ids.end(), token) != ids.end();
-  };
-  return contains(job_.request.stop_token_ids) ||
-         (!job_.request.ignore_eos && contains(engine_->info().eos_token_ids));
+// The answer has ended for its client.
+void Generation::NoteEnd(std::string_view outcome) {
+  job_.in_flight.reset();
+  if (!context_.log_requests) return;
+  const auto now = RequestRecord::Clock::now();
+  const bool has_token = first_token_ != RequestRecord::Clock::time_point();
+  spdlog::info(
+      "request {}: {}, {} prompt tokens ({} cached), {} generated, first token {:.1f} ms, total "
+      "{:.1f} ms{}{}",
+      job_.request.id, outcome, usage_.prompt_tokens, usage_.cached_tokens,
+      usage_.completion_tokens, has_token ? Milliseconds(first_token_ - job_.arrival) : -1.0,
+      Milliseconds(now - job_.arrival), job_.traceparent.empty() ? "" : ", traceparent ",
+      job_.traceparent);
 }
 
-LogprobEntry Generation::EntryFor(const TokenEvent& event) const {
-  LogprobEntry entry;
-  entry.chosen = {std::string(front_end_->TokenBytes(event.token)), event.logprob};
-  for (const TokenLogprob& candidate : event.top) {
-    entry.top.push_back({std::string(front_end_->TokenBytes(candidate.token)), candidate.logprob});
-  }
-  return entry;
+const GenerationJob::Prompt& Generation::PromptOf(const Run& run) const {
+  return job_.prompts[static_cast<size_t>(run.index / job_.num_samples)];
 }
 
-const Usage* Generation::RunningUsage() const { return job_.continuous_usage ? &usage_ : nullptr; }
+bool Generation::IsFirstSample(const Run& run) const { return run.index % job_.num_samples == 0; }
 
-std::vector<LogprobEntry>* Generation::Logprobs() {
-  return job_.request.num_logprobs >= 0 ? &pending_logprobs_ : nullptr;
+ChunkExtras Generation::ExtrasOf(const Run& run) const {
+  ChunkExtras extras;
+  if (job_.choice.logprobs || job_.choice.echo_logprobs) extras.logprobs = &run.choice.logprobs();
+  if (job_.choice.token_ids) extras.token_ids = &run.choice.token_ids();
+  if (job_.continuous_usage) extras.usage = &usage_;
+  return extras;
 }
 
 }  // namespace fathom

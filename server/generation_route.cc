@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <ctime>
 #include <mutex>
-#include <random>
 #include <utility>
 
 #include "chat/json_parse.h"
+#include "server/ids.h"
+#include "server/messages_request.h"
+#include "server/responses_request.h"
 
 namespace fathom {
 namespace {
@@ -16,6 +18,8 @@ namespace {
 constexpr int kMaxJsonDepth = 128;
 // What DeepSeek recommends for effort max.
 constexpr int64_t kMaxEffortContext = 393'216;
+constexpr size_t kMaxClientName = 64;
+constexpr size_t kMaxRequestId = 128;
 
 void WarnOfContext(GenerationJob* job) {
   static constexpr std::string_view kWarning =
@@ -23,20 +27,6 @@ void WarnOfContext(GenerationJob* job) {
   static std::once_flag logged;
   std::call_once(logged, [] { spdlog::warn("{}", kWarning); });
   job->headers.emplace_back("x-fathom-warning", kWarning);
-}
-
-constexpr size_t kMaxClientName = 64;
-
-// 128 random bits: ids of different servers must not meet in a client's log.
-std::string NewId(std::string_view prefix) {
-  static constexpr char kHex[] = "0123456789abcdef";
-  std::random_device random;
-  std::string id(prefix);
-  for (int word = 0; word < 4; ++word) {
-    uint32_t bits = random();
-    for (int i = 0; i < 8; ++i, bits >>= 4) id.push_back(kHex[bits & 15]);
-  }
-  return id;
 }
 
 bool IsJson(std::string_view content_type) {
@@ -49,17 +39,19 @@ bool IsJson(std::string_view content_type) {
                     [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; });
 }
 
-MaybeError ParseBody(const http::Request& request, JsonValue* body) {
-  if (!IsJson(request.Header("content-type"))) {
-    return BadRequest("", "the Content-Type must be application/json");
-  }
-  JsonParseOptions options;
-  options.max_depth = kMaxJsonDepth;
-  Result<JsonValue> parsed = ParseJson(request.body, options);
-  if (!parsed.ok()) return BadRequest("", "bad JSON: " + parsed.status().message());
-  if (parsed->IfObject() == nullptr) return BadRequest("", "the body must be a JSON object");
-  *body = std::move(parsed).value();
-  return std::nullopt;
+// Names from clients go into logs, headers and ids.
+bool IsPlainId(std::string_view id) {
+  return !id.empty() && id.size() <= kMaxRequestId && std::all_of(id.begin(), id.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
+           c == '_' || c == '.' || c == ':';
+  });
+}
+
+// What a client calls its request: header, body, or nothing.
+std::string ExternalId(const http::Request& request, const CommonFields& fields) {
+  const std::string_view header = request.Header("x-request-id");
+  if (IsPlainId(header)) return std::string(header);
+  return IsPlainId(fields.request_id) ? fields.request_id : std::string();
 }
 
 // Applies truncate_prompt_tokens and finds how many tokens may follow.
@@ -95,57 +87,131 @@ MaybeError FitPrompt(const CommonFields& fields, int64_t max_model_len,
   return std::nullopt;
 }
 
-void FillCommon(const GenerationRoute& route, const CommonFields& fields, std::string id,
-                GenerationJob* job) {
-  job->request.id = std::move(id);
-  job->request.sampling = fields.sampling;
-  job->request.min_tokens = fields.min_tokens;
-  job->request.stop_token_ids = fields.stop_token_ids;
-  job->request.ignore_eos = fields.ignore_eos;
-  job->request.num_logprobs = fields.num_logprobs;
-  job->request.cache_salt = fields.cache_salt;
-  job->request.priority = fields.priority;
-  // The scheduler remembers clients for a while: by a number where the name is long.
-  job->request.client = fields.user.size() <= kMaxClientName
-                            ? fields.user
-                            : "#" + std::to_string(std::hash<std::string>{}(fields.user));
-  job->output.stop = fields.stop;
-  job->output.include_stop_in_output = fields.include_stop_in_output;
-  job->stream = fields.stream;
-  job->include_usage = fields.include_usage || route.force_include_usage;
-  job->continuous_usage = fields.continuous_usage;
-  job->keep_alive_interval = route.keep_alive_interval;
+AnswerHead NewHead(std::string_view prefix, std::string model, const std::string& external_id) {
+  return {external_id.empty() ? NewId(prefix) : std::string(prefix) + external_id,
+          std::time(nullptr), std::move(model)};
 }
 
-MaybeError BuildChatJob(const GenerationRoute& route, const JsonValue& body, GenerationJob* job) {
+OpenAiOptions FormatOptions(const GenerationRoute& route, const CommonFields& fields) {
+  OpenAiOptions options;
+  options.reasoning_field = route.reasoning_field;
+  options.response_role = route.response_role;
+  options.include_usage = fields.include_usage || route.force_include_usage;
+  options.logprobs = fields.num_logprobs >= 0;
+  options.prompt_logprobs = fields.num_prompt_logprobs >= 0 && !fields.echo;
+  options.token_ids = fields.return_token_ids;
+  options.tokens_as_ids = fields.tokens_as_ids;
+  return options;
+}
+
+// What all routes have in common, given the id that the answer has.
+void FillCommon(const GenerationRoute& route, const http::Request& request,
+                const CommonFields& fields, const std::string& answer_id, GenerationJob* job) {
+  GenerateRequest& generate = job->request;
+  const std::string external_id = ExternalId(request, fields);
+  // Two requests that clients call the same are told apart in the log.
+  generate.id = external_id.empty() ? answer_id : answer_id + "-" + NewId("", 8);
+  generate.sampling = fields.sampling;
+  generate.min_tokens = fields.min_tokens;
+  generate.stop_token_ids = fields.stop_token_ids;
+  generate.ignore_eos = fields.ignore_eos;
+  generate.num_logprobs = fields.num_logprobs;
+  generate.num_prompt_logprobs = fields.num_prompt_logprobs;
+  generate.cache_salt = fields.cache_salt;
+  generate.priority = fields.priority;
+  // Keys say who asks; `user` is what a client says of itself, and counts where there are none. The
+  // scheduler remembers clients for a while: by a number where the name is long.
+  generate.client = fields.user.size() <= kMaxClientName
+                        ? fields.user
+                        : "#" + std::to_string(std::hash<std::string>{}(fields.user));
+  if (std::string client = route.keys->ClientOf(request); !client.empty()) {
+    generate.client = std::move(client);
+  }
+  ChoiceOptions& choice = job->choice;
+  choice.output.stop = fields.stop;
+  choice.output.include_stop_in_output = fields.include_stop_in_output;
+  choice.stop_tokens = fields.stop_token_ids;
+  choice.end_tokens = fields.stop_token_ids;
+  if (!fields.ignore_eos) {
+    const std::vector<TokenId>& eos = route.engine->info().eos_token_ids;
+    choice.end_tokens.insert(choice.end_tokens.end(), eos.begin(), eos.end());
+  }
+  choice.logprobs = fields.num_logprobs >= 0;
+  choice.token_ids = fields.return_token_ids;
+  job->num_samples = fields.num_samples;
+  job->stream = fields.stream;
+  job->stream_interval = route.stream_interval;
+  job->continuous_usage = fields.continuous_usage;
+  job->keep_alive_interval = route.keep_alive_interval;
+  if (const auto trace = request.Header("traceparent"); IsPlainId(trace)) {
+    job->traceparent = std::string(trace);
+  }
+  if (route.request_id_headers) {
+    job->headers.emplace_back("X-Request-Id", external_id.empty() ? answer_id : external_id);
+  }
+}
+
+// The prompt of a chat request and how its answer is read.
+MaybeError PrepareChat(const GenerationRoute& route, const JsonValue& body,
+                       const ChatFields& fields, const JsonValue& default_kwargs,
+                       ChatPrompt* chat) {
+  if (MaybeError error = route.front_end->PrepareChat(body, default_kwargs, chat)) return error;
+  OutputParserOptions& parser = chat->parser;
+  const bool has_tools = !parser.tools.empty();
+  if (has_tools && chat->tool_choice == ToolChoice::kAuto &&
+      (!route.auto_tool_choice || !route.parse_tools)) {
+    return BadRequest("tool_choice",
+                      "tool_choice auto needs --enable-auto-tool-choice and a --tool-call-parser; "
+                      "this server was started without");
+  }
+  if (!route.parse_tools) parser.tools.clear();
+  parser.parallel_tool_calls = fields.parallel_tool_calls;
+  parser.split_reasoning = route.parse_reasoning;
+  return std::nullopt;
+}
+
+// `format` makes the wire format from the head of the answer.
+MaybeError BuildChatJob(
+    const GenerationRoute& route, const http::Request& request, const JsonValue& body,
+    std::string_view id_prefix,
+    const std::function<std::unique_ptr<AnswerFormat>(AnswerHead, const ChatFields&)>& format,
+    GenerationJob* job) {
   ChatFields fields;
   if (MaybeError error = ReadChatFields(body, route.limits, &fields)) return error;
   const auto model = route.names->Find(fields.model);
   if (!model) return UnknownModel(fields.model, *route.names);
   ChatPrompt chat;
-  if (MaybeError error = route.front_end->PrepareChat(body, *model->default_kwargs, &chat)) {
+  if (MaybeError error = PrepareChat(route, body, fields, *model->default_kwargs, &chat)) {
     return error;
   }
+  MaybeError error = route.constraints->Prepare(fields.constraint, &chat, &job->new_constraint);
+  if (error) return error;
   GenerationJob::Prompt prompt;
   prompt.ids = std::move(chat.ids);
   const int64_t max_model_len = route.engine->info().max_model_len;
-  if (MaybeError error = FitPrompt(fields, max_model_len, &prompt)) return error;
+  if (MaybeError too_long = FitPrompt(fields, max_model_len, &prompt)) return too_long;
+  if (fields.echo) prompt.echo = std::move(chat.continued);
+  if (fields.return_token_ids) prompt.wanted.token_ids = prompt.ids;
+  if (fields.return_prompt_text) prompt.wanted.text = std::move(chat.text);
   job->prompts.push_back(std::move(prompt));
-  AnswerHead head{NewId("chatcmpl-"), std::time(nullptr), model->name};
-  FillCommon(route, fields, head.id, job);
-  job->include_reasoning = fields.include_reasoning;
-  job->output.start = chat.start;
+  AnswerHead head = NewHead(id_prefix, model->name, ExternalId(request, fields));
+  FillCommon(route, request, fields, head.id, job);
+  job->choice.include_reasoning = fields.include_reasoning;
+  job->choice.tool_choice = chat.tool_choice;
+  job->choice.output.parser = std::move(chat.parser);
   if (chat.wants_long_context && max_model_len < kMaxEffortContext) WarnOfContext(job);
-  job->format = NewChatFormat(std::move(head), route.reasoning_field);
+  job->format = format(std::move(head), fields);
   return std::nullopt;
 }
 
-MaybeError BuildCompletionJob(const GenerationRoute& route, const JsonValue& body,
-                              GenerationJob* job) {
+MaybeError BuildCompletionJob(const GenerationRoute& route, const http::Request& request,
+                              const JsonValue& body, GenerationJob* job) {
   CompletionFields fields;
   if (MaybeError error = ReadCompletionFields(body, route.limits, &fields)) return error;
   const auto model = route.names->Find(fields.model);
   if (!model) return UnknownModel(fields.model, *route.names);
+  MaybeError error = route.constraints->Prepare(fields.constraint, nullptr, &job->new_constraint);
+  if (error) return error;
   for (auto& given : fields.prompts) {
     GenerationJob::Prompt prompt;
     if (auto* ids = std::get_if<std::vector<TokenId>>(&given)) {
@@ -159,14 +225,17 @@ MaybeError BuildCompletionJob(const GenerationRoute& route, const JsonValue& bod
       prompt.ids = std::move(encoded).value();
       if (fields.echo) prompt.echo = std::move(text);
     }
-    MaybeError error = FitPrompt(fields, route.engine->info().max_model_len, &prompt);
-    if (error) return error;
+    if (MaybeError too_long = FitPrompt(fields, route.engine->info().max_model_len, &prompt)) {
+      return too_long;
+    }
+    if (fields.return_token_ids) prompt.wanted.token_ids = prompt.ids;
     job->prompts.push_back(std::move(prompt));
   }
-  AnswerHead head{NewId("cmpl-"), std::time(nullptr), model->name};
-  FillCommon(route, fields, head.id, job);
-  job->output.skip_special_tokens = fields.skip_special_tokens;
-  job->format = NewCompletionFormat(std::move(head));
+  AnswerHead head = NewHead("cmpl-", model->name, ExternalId(request, fields));
+  FillCommon(route, request, fields, head.id, job);
+  job->choice.output.skip_special_tokens = fields.skip_special_tokens;
+  job->choice.echo_logprobs = fields.echo && fields.num_logprobs >= 0;
+  job->format = NewCompletionFormat(std::move(head), FormatOptions(route, fields));
   return std::nullopt;
 }
 
@@ -179,18 +248,65 @@ RequestError UnknownModel(std::string_view asked, const ModelNames& names) {
           {}};
 }
 
+MaybeError ParseBody(const http::Request& request, JsonValue* body) {
+  if (!IsJson(request.Header("content-type"))) {
+    return BadRequest("", "the Content-Type must be application/json");
+  }
+  JsonParseOptions options;
+  options.max_depth = kMaxJsonDepth;
+  Result<JsonValue> parsed = ParseJson(request.body, options);
+  if (!parsed.ok()) return BadRequest("", "bad JSON: " + parsed.status().message());
+  if (parsed->IfObject() == nullptr) return BadRequest("", "the body must be a JSON object");
+  *body = std::move(parsed).value();
+  return std::nullopt;
+}
+
 MaybeError BuildJob(const GenerationRoute& route, const http::Request& request,
                     GenerationJob* job) {
   JsonValue body;
   if (MaybeError error = ParseBody(request, &body)) return error;
-  MaybeError error = request.path == "/v1/chat/completions" ? BuildChatJob(route, body, job)
-                                                            : BuildCompletionJob(route, body, job);
-  // Keys say who asks; `user` is what a client says of itself, and counts where there are none.
-  if (std::string client = route.keys->ClientOf(request.Header("authorization"));
-      !error && !client.empty()) {
-    job->request.client = std::move(client);
+  if (request.path == "/v1/completions") return BuildCompletionJob(route, request, body, job);
+  if (request.path == "/v1/messages") {
+    JsonValue chat;
+    if (MaybeError error = TranslateMessages(body, /*for_count=*/false, &chat)) return error;
+    return BuildChatJob(
+        route, request, chat, "msg_",
+        [](AnswerHead head, const ChatFields&) { return NewMessagesFormat(std::move(head)); }, job);
   }
-  return error;
+  if (request.path == "/v1/responses") {
+    JsonValue chat;
+    std::string repeated;
+    if (MaybeError error = TranslateResponses(body, &chat, &repeated)) return error;
+    return BuildChatJob(
+        route, request, chat, "resp_",
+        [&repeated](AnswerHead head, const ChatFields&) {
+          return NewResponsesFormat(std::move(head), std::move(repeated));
+        },
+        job);
+  }
+  return BuildChatJob(
+      route, request, body, "chatcmpl-",
+      [&route](AnswerHead head, const ChatFields& fields) {
+        return NewChatFormat(std::move(head), FormatOptions(route, fields));
+      },
+      job);
+}
+
+MaybeError CountMessagesTokens(const GenerationRoute& route, const http::Request& request,
+                               int64_t* count) {
+  JsonValue body, chat_body;
+  if (MaybeError error = ParseBody(request, &body)) return error;
+  if (MaybeError error = TranslateMessages(body, /*for_count=*/true, &chat_body)) return error;
+  ChatFields fields;
+  if (MaybeError error = ReadChatFields(chat_body, route.limits, &fields)) return error;
+  const auto model = route.names->Find(fields.model);
+  if (!model) return UnknownModel(fields.model, *route.names);
+  ChatPrompt chat;
+  if (MaybeError error = PrepareChat(route, chat_body, fields, *model->default_kwargs, &chat)) {
+    return error;
+  }
+  *count = static_cast<int64_t>(chat.ids.size());
+  return std::nullopt;
 }
 
 }  // namespace fathom

@@ -138,7 +138,7 @@ void ServerMetrics::ObserveFinish(const RequestRecord& record) {
   generated_tokens_->Observe(static_cast<double>(record.num_generated_tokens));
   max_generated_tokens_->Observe(static_cast<double>(record.num_generated_tokens));
   params_max_tokens_->Observe(static_cast<double>(record.max_tokens));
-  params_n_->Observe(1);  // more are refused
+  if (record.num_samples > 0) params_n_->Observe(record.num_samples);
 
   const RequestTimings& engine = record.timings;
   // The engine's last token, or the one that completed a stop string: the engine ran ahead of it.

@@ -33,6 +33,7 @@ struct RequestRecord {
   int64_t num_cached_tokens = 0;
   int64_t num_generated_tokens = 0;  // up to a stop string, although the engine may run ahead
   int64_t max_tokens = 0;
+  int num_samples = 1;           // of the prompt (`n`); 0 for all but its first one
   Clock::time_point arrival;     // at the server, before its body was parsed
   Clock::time_point last_token;  // of num_generated_tokens
   Clock::time_point end;

@@ -4,7 +4,9 @@
 #include <charconv>
 #include <limits>
 #include <string_view>
+#include <utility>
 
+#include "chat/json_parse.h"
 #include "server/field_reader.h"
 
 namespace fathom {
@@ -15,6 +17,10 @@ constexpr double kDoubleMax = std::numeric_limits<double>::max();
 constexpr size_t kMaxStopStrings = 64;
 constexpr size_t kMaxPrompts = 1024;
 constexpr size_t kMaxBadWords = 1024;
+constexpr size_t kMaxChoices = 4096;
+// Of one prompt, and of all prompts of a request.
+constexpr int64_t kMaxSamples = 128;
+constexpr size_t kMaxAnswers = 1024;
 constexpr int64_t kDefaultCompletionTokens = 16;
 // Below the first a temperature means greedy; up to the second it is raised, because dividing
 // logits by less overflows.
@@ -77,7 +83,17 @@ void ReadStreaming(FieldReader* reader, CommonFields* fields) {
   reader->Merge(inner.error());
 }
 
-void CheckResponseFormat(FieldReader* reader) {
+using Kind = ConstraintFields::Kind;
+
+// json_schema is {"name", "schema", ...}; a missing schema means any object.
+void ReadJsonSchema(const JsonValue& holder, const std::string& param, ConstraintFields* out) {
+  const JsonValue* schema = holder.FindNonNull("schema");
+  out->kind = schema == nullptr ? Kind::kJsonObject : Kind::kJsonSchema;
+  out->param = param + ".schema";
+  if (schema != nullptr) out->schema = *schema;
+}
+
+void ReadResponseFormat(FieldReader* reader, ConstraintFields* out) {
   const JsonValue* format = reader->Object("response_format");
   if (format == nullptr) return;
   const JsonValue* type = format->FindNonNull("type");
@@ -87,18 +103,58 @@ void CheckResponseFormat(FieldReader* reader) {
     return reader->Fail("response_format.type",
                         "must be text, json_object, json_schema or structural_tag");
   }
-  if (*name == "json_schema" && format->FindNonNull("json_schema") == nullptr) {
-    return reader->Fail("response_format.json_schema", "is missing");
+  if (*name == "text") return;
+  if (*name == "structural_tag") return reader->Refuse("response_format.type");
+  out->kind = Kind::kJsonObject;
+  out->param = "response_format";
+  if (*name == "json_object") return;
+  const JsonValue* holder = format->FindNonNull("json_schema");
+  if (holder == nullptr || holder->IfObject() == nullptr) {
+    return reader->Fail("response_format.json_schema",
+                        holder == nullptr ? "is missing" : "must be an object");
   }
-  if (*name != "text") reader->Refuse("response_format");
+  ReadJsonSchema(*holder, "response_format.json_schema", out);
 }
 
-void CheckStructuredOutputs(FieldReader* reader) {
+// One of the members of structured_outputs, or its older spelling on the top level.
+void ReadStructuredOutput(FieldReader* reader, std::string_view name, std::string_view kind,
+                          const std::string& path, ConstraintFields* out) {
+  const JsonValue& value = *reader->Find(name);
+  out->param = path;
+  if (kind == "json") {
+    out->kind = Kind::kJsonSchema;
+    out->schema = value;
+    // vLLM takes the schema as text, too.
+    if (const std::string* text = value.IfString()) {
+      Result<JsonValue> parsed = ParseJson(*text);
+      if (!parsed.ok()) return reader->Fail(name, "is no JSON: " + parsed.status().message());
+      out->schema = std::move(parsed).value();
+    }
+  } else if (kind == "regex" || kind == "grammar") {
+    out->kind = kind == "regex" ? Kind::kRegex : Kind::kGrammar;
+    out->text = reader->String(name).value_or("");
+  } else if (kind == "choice") {
+    out->kind = Kind::kChoice;
+    if (value.IfArray() == nullptr) return reader->Fail(name, "must be a list of strings");
+    out->choices = reader->Strings(name, kMaxChoices);
+    if (reader->ok() && out->choices.empty()) reader->Fail(name, "must not be empty");
+  } else if (kind == "json_object") {
+    if (reader->Bool(name, false)) out->kind = Kind::kJsonObject;
+  } else {
+    reader->Refuse(name);
+  }
+}
+
+void ReadStructuredOutputs(FieldReader* reader, ConstraintFields* out) {
+  constexpr std::string_view kKinds[] = {"json",    "regex",       "choice",
+                                         "grammar", "json_object", "structural_tag"};
+  int given = 0;
   if (const JsonValue* outputs = reader->Object("structured_outputs")) {
-    int given = 0;
-    for (const char* kind :
-         {"json", "regex", "choice", "grammar", "json_object", "structural_tag"}) {
-      given += outputs->FindNonNull(kind) != nullptr ? 1 : 0;
+    FieldReader inner(*outputs, "structured_outputs");
+    for (const std::string_view kind : kKinds) {
+      if (outputs->FindNonNull(kind) == nullptr) continue;
+      ++given;
+      ReadStructuredOutput(&inner, kind, kind, "structured_outputs." + std::string(kind), out);
     }
     if (given != 1) {
       return reader->Fail("structured_outputs",
@@ -106,46 +162,71 @@ void CheckStructuredOutputs(FieldReader* reader) {
                           "structural_tag, got " +
                               std::to_string(given));
     }
-    reader->Refuse("structured_outputs");
+    reader->Merge(inner.error());
   }
-  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
-    if (reader->Find(name) != nullptr) reader->Refuse(name);
+  for (const std::string_view kind : kKinds) {
+    const std::string name = "guided_" + std::string(kind);
+    if (reader->Find(name) == nullptr) continue;
+    if (++given > 1) return reader->Fail(name, "excludes the other output constraints");
+    ReadStructuredOutput(reader, name, kind, name, out);
   }
 }
 
-// Fields of the specification that this version checks but cannot honour, and strings that are only
-// checked.
-void CheckOtherFields(FieldReader* reader, const RequestLimits& limits, CommonFields* fields) {
-  if (reader->Int("n", 1, kInt64Max).value_or(1) > 1) {
-    reader->Fail("n", "must be 1: this version gives one answer per request");
+void ReadConstraint(FieldReader* reader, const RequestLimits& limits, ConstraintFields* out) {
+  if (reader->Find("allowed_token_ids") != nullptr) {
+    out->allowed_tokens = reader->TokenIds("allowed_token_ids", limits.vocab_size);
+    if (reader->ok() && out->allowed_tokens.empty()) {
+      reader->Fail("allowed_token_ids", "must not be empty");
+    }
+  }
+  out->bad_words = reader->Strings("bad_words", kMaxBadWords);
+  ReadResponseFormat(reader, out);
+  const bool has_format = out->kind != Kind::kNone;
+  ConstraintFields structured;
+  ReadStructuredOutputs(reader, &structured);
+  if (structured.kind != Kind::kNone) {
+    if (has_format) {
+      return reader->Fail(structured.param, "and response_format exclude each other");
+    }
+    out->kind = structured.kind;
+    out->param = std::move(structured.param);
+    out->schema = std::move(structured.schema);
+    out->text = std::move(structured.text);
+    out->choices = std::move(structured.choices);
+  }
+  out->thinking_token_budget = reader->Int("thinking_token_budget", -1, kInt64Max);
+  if (out->thinking_token_budget == -1) out->thinking_token_budget.reset();
+}
+
+void ReadPromptLogprobs(FieldReader* reader, const RequestLimits& limits, CommonFields* fields) {
+  const std::optional<int64_t> count = reader->Int("prompt_logprobs", -1, kInt64Max);
+  if (!count) return;
+  if (fields->stream && *count != 0) {
+    return reader->Fail("prompt_logprobs", "is not allowed with stream: true");
+  }
+  if (*count < 0 || *count > limits.max_logprobs) {
+    return reader->Fail("prompt_logprobs", "must be from 0 to " +
+                                               std::to_string(limits.max_logprobs) +
+                                               " (--max-logprobs), got " + std::to_string(*count));
+  }
+  fields->num_prompt_logprobs = static_cast<int>(*count);
+}
+
+void ReadSamples(FieldReader* reader, CommonFields* fields) {
+  fields->num_samples = static_cast<int>(reader->Int("n", 1, kMaxSamples).value_or(1));
+  if (fields->num_samples > 1 && fields->sampling.temperature == 0.0) {
+    reader->Fail("n", "must be 1 with temperature 0: all answers would be the same");
   }
   if (reader->Int("best_of", 1, kInt64Max).value_or(1) > 1) reader->Refuse("best_of");
   if (reader->Bool("use_beam_search", false)) reader->Fail("use_beam_search", "is not offered");
-  if (const auto count = reader->Int("prompt_logprobs", -1, kInt64Max)) {
-    if (fields->stream && *count != 0) {
-      reader->Fail("prompt_logprobs", "is not allowed with stream: true");
-    }
-    reader->Refuse("prompt_logprobs");
-  }
-  if (reader->Find("allowed_token_ids") != nullptr) {
-    if (reader->TokenIds("allowed_token_ids", limits.vocab_size).empty()) {
-      reader->Fail("allowed_token_ids", "must not be empty");
-    }
-    reader->Refuse("allowed_token_ids");
-  }
-  if (!reader->Strings("bad_words", kMaxBadWords).empty()) {
-    reader->Refuse("bad_words");
-  }
-  CheckResponseFormat(reader);
-  CheckStructuredOutputs(reader);
-  if (reader->Int("thinking_token_budget", -1, kInt64Max).value_or(-1) != -1) {
-    reader->Refuse("thinking_token_budget");
-  }
+}
+
+// What the answer tells besides its text.
+void ReadReturns(FieldReader* reader, const RequestLimits& limits, CommonFields* fields) {
+  fields->return_token_ids = reader->Bool("return_token_ids", false);
+  fields->return_prompt_text = reader->Bool("return_prompt_text", false);
+  fields->tokens_as_ids = reader->Bool("return_tokens_as_token_ids", limits.tokens_as_ids);
   if (reader->Find("kv_transfer_params") != nullptr) reader->Refuse("kv_transfer_params");
-  for (const char* name :
-       {"return_token_ids", "return_tokens_as_token_ids", "return_prompt_text"}) {
-    if (reader->Bool(name, false)) reader->Refuse(name);
-  }
   (void)reader->String("session_id");
 }
 
@@ -183,7 +264,10 @@ void ReadCommon(FieldReader* reader, const RequestLimits& limits, CommonFields* 
   fields->truncate_prompt_tokens = reader->Int("truncate_prompt_tokens", -1, kInt64Max);
   ReadStreaming(reader, fields);
   ReadScheduling(reader, limits, fields);
-  CheckOtherFields(reader, limits, fields);
+  ReadSamples(reader, fields);
+  ReadConstraint(reader, limits, &fields->constraint);
+  ReadPromptLogprobs(reader, limits, fields);
+  ReadReturns(reader, limits, fields);
 }
 
 MaybeError ReadPrompt(const JsonValue& value, const std::string& path, int vocab_size,
@@ -239,15 +323,10 @@ MaybeError ReadChatFields(const JsonValue& body, const RequestLimits& limits, Ch
   if (logprobs) fields->num_logprobs = static_cast<int>(top);
 
   fields->include_reasoning = reader.Bool("include_reasoning", true);
-  if (const JsonValue* tools = reader.Find("tools")) {
-    const JsonValue::Array* items = tools->IfArray();
-    if (items == nullptr) reader.Fail("tools", "must be a list");
-    if (items != nullptr && !items->empty()) reader.Refuse("tools");
-  }
-  (void)reader.Bool("parallel_tool_calls", true);
+  fields->parallel_tool_calls = reader.Bool("parallel_tool_calls", true);
   (void)reader.Bool("add_special_tokens", false);
   (void)reader.Bool("skip_special_tokens", true);  // the reasoning reader needs them all
-  if (reader.Bool("echo", false)) reader.Refuse("echo");
+  fields->echo = reader.Bool("echo", false);
   if (reader.Find("chat_template") != nullptr) reader.Fail("chat_template", "is not offered");
   return reader.error();
 }
@@ -261,11 +340,7 @@ MaybeError ReadCompletionFields(const JsonValue& body, const RequestLimits& limi
   ReadCommon(&reader, limits, fields);
   if (const auto count = reader.Int("logprobs", 0, limits.max_logprobs)) {
     fields->num_logprobs = static_cast<int>(*count);
-    if (fields->echo) {
-      RequestError error = NotSupported("logprobs");
-      error.message = "logprobs together with echo is not supported by this version";
-      reader.Merge(std::move(error));
-    }
+    if (fields->echo) fields->num_prompt_logprobs = fields->num_logprobs;
   }
   fields->add_special_tokens = reader.Bool("add_special_tokens", true);
   fields->skip_special_tokens = reader.Bool("skip_special_tokens", true);
@@ -273,6 +348,9 @@ MaybeError ReadCompletionFields(const JsonValue& body, const RequestLimits& limi
     reader.Fail("suffix", "is not supported");
   }
   if (reader.ok()) reader.Merge(ReadPrompts(body.FindNonNull("prompt"), limits.vocab_size, fields));
+  if (fields->prompts.size() * static_cast<size_t>(fields->num_samples) > kMaxAnswers) {
+    reader.Fail("n", "times the number of prompts must be at most " + std::to_string(kMaxAnswers));
+  }
   return reader.error();
 }
 

@@ -26,6 +26,20 @@ struct RequestLimits {
   double default_top_p = 1.0;
   int default_top_k = 0;
   bool priority_scheduling = false;  // as EngineInfo
+  bool tokens_as_ids = false;  // log-probabilities name tokens "token_id:7" unless asked not to
+};
+
+// What the answer may be, as the request says it.
+struct ConstraintFields {
+  enum class Kind { kNone, kJsonObject, kJsonSchema, kRegex, kChoice, kGrammar };
+  Kind kind = Kind::kNone;
+  std::string param;                    // the field that says so, for errors
+  JsonValue schema;                     // with kJsonSchema; null: any object
+  std::string text;                     // with kRegex and kGrammar
+  std::vector<std::string> choices;     // with kChoice
+  std::vector<TokenId> allowed_tokens;  // empty: all
+  std::vector<std::string> bad_words;
+  std::optional<int64_t> thinking_token_budget;  // none: as many as the model likes
 };
 
 struct CommonFields {
@@ -40,6 +54,13 @@ struct CommonFields {
   std::vector<TokenId> stop_token_ids;
   bool ignore_eos = false;
   int num_logprobs = -1;  // as GenerateRequest
+  int num_prompt_logprobs = -1;
+  int num_samples = 1;  // `n`
+  ConstraintFields constraint;
+  bool return_token_ids = false;
+  bool return_prompt_text = false;
+  bool tokens_as_ids = false;
+  bool echo = false;
   std::vector<std::string> stop;
   bool include_stop_in_output = false;
   bool stream = false;
@@ -50,12 +71,12 @@ struct CommonFields {
 
 struct ChatFields : CommonFields {
   bool include_reasoning = true;
+  bool parallel_tool_calls = true;
 };
 
 struct CompletionFields : CommonFields {
   // At least one; each a text or at least one token id.
   std::vector<std::variant<std::string, std::vector<TokenId>>> prompts;
-  bool echo = false;
   bool add_special_tokens = true;
   bool skip_special_tokens = true;
 };

@@ -188,6 +188,14 @@ class ScriptedEngine final : public Engine {
   FinishEvent Serve(Item& item, const std::vector<TokenId>& script, bool endless,
                     int cached_tokens) {
     const GenerateRequest& request = item.request;
+    if (request.num_prompt_logprobs >= 0) {
+      std::vector<TokenEvent> events;
+      for (size_t i = 1; i < request.prompt.size(); ++i) {
+        events.push_back({request.prompt[i], -0.25f, {}, 0});
+        if (request.num_prompt_logprobs > 0) events.back().top = {{request.prompt[i], -0.25f}};
+      }
+      item.sink->OnPromptLogprobs(events);
+    }
     for (int64_t i = 0; i < request.max_tokens; ++i) {
       if (!endless && i >= static_cast<int64_t>(script.size())) break;
       if (!Step(item.id, endless)) return {FinishReason::kAborted, std::nullopt, {}, 0};

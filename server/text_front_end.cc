@@ -27,47 +27,37 @@ void ApplyKwargs(const JsonValue& kwargs, ChatDefaults* defaults) {
   }
 }
 
-void Append(std::vector<OutputDelta> more, std::vector<OutputDelta>* deltas) {
-  deltas->insert(deltas->end(), std::make_move_iterator(more.begin()),
-                 std::make_move_iterator(more.end()));
-}
-
 }  // namespace
 
 OutputStream::OutputStream(const Tokenizer& tokenizer, StopMatcher stop_matcher,
                            const OutputOptions& options)
-    : detokenizer_(tokenizer, !options.start && options.skip_special_tokens ? SpecialTokens::kSkip
-                                                                            : SpecialTokens::kKeep),
+    : detokenizer_(tokenizer, !options.parser && options.skip_special_tokens
+                                  ? SpecialTokens::kSkip
+                                  : SpecialTokens::kKeep),
       stop_matcher_(std::move(stop_matcher)) {
-  if (options.start) splitter_.emplace(*options.start);
+  if (options.parser) parser_.emplace(*options.parser);
 }
 
 void OutputStream::Push(TokenId token, std::vector<OutputDelta>* deltas) {
-  if (matched_stop_) return;
+  if (is_complete()) return;
   StopMatcher::Output output = stop_matcher_.Push(detokenizer_.Push(token));
-  Split(std::move(output.text), deltas);
-  if (output.stop) {
-    matched_stop_ = std::move(output.stop);
-    SplitEnd(deltas);
+  Parse(std::move(output.text), deltas);
+  matched_stop_ = std::move(output.stop);
+}
+
+void OutputStream::Finish(OutputEnd end, std::vector<OutputDelta>* deltas) {
+  if (!is_complete()) {
+    StopMatcher::Output last = stop_matcher_.Push(detokenizer_.Finish());
+    Parse(std::move(last.text), deltas);
+    if (!last.stop) Parse(stop_matcher_.Finish(), deltas);
   }
+  if (parser_) parser_->Finish(end, deltas);
 }
 
-void OutputStream::Finish(std::vector<OutputDelta>* deltas) {
-  if (matched_stop_) return;
-  StopMatcher::Output last = stop_matcher_.Push(detokenizer_.Finish());
-  Split(std::move(last.text), deltas);
-  if (!last.stop) Split(stop_matcher_.Finish(), deltas);
-  SplitEnd(deltas);
-}
-
-void OutputStream::Split(std::string text, std::vector<OutputDelta>* deltas) {
+void OutputStream::Parse(std::string text, std::vector<OutputDelta>* deltas) {
   if (text.empty()) return;
-  if (splitter_) return Append(splitter_->Push(text), deltas);
-  deltas->push_back({OutputState::kContent, std::move(text)});
-}
-
-void OutputStream::SplitEnd(std::vector<OutputDelta>* deltas) {
-  if (splitter_) Append(splitter_->Finish(), deltas);
+  if (parser_) return parser_->Push(text, deltas);
+  deltas->push_back({OutputDelta::Kind::kContent, std::move(text)});
 }
 
 TextFrontEnd::TextFrontEnd(Tokenizer tokenizer, ChatOptions chat_options)
@@ -80,13 +70,19 @@ MaybeError TextFrontEnd::PrepareChat(const JsonValue& body, const JsonValue& def
   PreparedChat chat;
   if (MaybeError error = fathom::PrepareChat(body, options, chat)) return error;
   std::vector<Segment> segments;
-  for (PromptSegment& segment : chat.segments) {
-    segments.push_back({std::move(segment.text), segment.from_template});
+  for (const PromptSegment& segment : chat.segments) {
+    segments.push_back({segment.text, segment.from_template});
   }
   Result<std::vector<TokenId>> ids = tokenizer_.EncodeSegments(segments);
   if (!ids.ok()) return FromStatus(ids.status());
   prompt->ids = std::move(ids).value();
-  prompt->start = chat.parser_start;
+  prompt->text = chat.Text();
+  prompt->parser.start = chat.parser_start;
+  prompt->parser.tools = std::move(chat.tools);
+  prompt->parser.swallow_calls = chat.tool_choice == ToolChoice::kNone;
+  prompt->tool_choice = chat.tool_choice;
+  prompt->named_tool = std::move(chat.named_tool);
+  prompt->continued = std::move(chat.continued);
   prompt->wants_long_context = chat.effort == EffortLevel::kMax;
   return std::nullopt;
 }

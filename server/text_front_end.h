@@ -12,7 +12,7 @@
 #include "base/types.h"
 #include "chat/chat_request.h"
 #include "chat/json_value.h"
-#include "chat/reasoning_splitter.h"
+#include "chat/output_parser.h"
 #include "chat/stop_matcher.h"
 #include "server/api_error.h"
 #include "tokenizer/detokenizer.h"
@@ -22,13 +22,17 @@ namespace fathom {
 
 struct ChatPrompt {
   std::vector<TokenId> ids;
-  OutputState start = OutputState::kContent;  // where the model's turn begins
-  bool wants_long_context = false;            // effort max, made for 393,216 tokens of context
+  std::string text;
+  OutputParserOptions parser;  // how the model's turn is read
+  ToolChoice tool_choice = ToolChoice::kAuto;
+  std::string named_tool;           // with kNamed
+  std::string continued;            // content of the assistant message that the model goes on with
+  bool wants_long_context = false;  // effort max, made for 393,216 tokens of context
 };
 
 struct OutputOptions {
-  // Where to start looking for think marks. None: plain text, all of it content.
-  std::optional<OutputState> start;
+  // How to look for think marks and tool calls. None: plain text, all of it content.
+  std::optional<OutputParserOptions> parser;
   bool skip_special_tokens = true;  // of plain text only; the reader of think marks needs them
   std::vector<std::string> stop;
   bool include_stop_in_output = false;
@@ -43,21 +47,26 @@ class OutputStream {
   // held back. After a stop string was found nothing more comes.
   void Push(TokenId token, std::vector<OutputDelta>* deltas);
   // Appends what was held back. Once, after the last token.
-  void Finish(std::vector<OutputDelta>* deltas);
+  void Finish(OutputEnd end, std::vector<OutputDelta>* deltas);
   // The stop string that ended the text; none before.
   [[nodiscard]] const std::optional<std::string>& matched_stop() const { return matched_stop_; }
-  // Whether the next token belongs to the reasoning.
-  [[nodiscard]] bool in_reasoning() const {
-    return splitter_ && splitter_->state() == OutputState::kReasoning;
+  // Whether the answer is complete although the model goes on: after a stop string, or after the
+  // one tool call that was asked for.
+  [[nodiscard]] bool is_complete() const {
+    return matched_stop_.has_value() || (parser_ && parser_->wants_stop());
   }
+  // Whether the next token belongs to the reasoning.
+  [[nodiscard]] bool in_reasoning() const { return parser_ && parser_->in_reasoning(); }
+  [[nodiscard]] int num_calls() const { return parser_ ? parser_->num_calls() : 0; }
+  // After Finish.
+  [[nodiscard]] bool all_calls_complete() const { return parser_ && parser_->all_calls_complete(); }
 
  private:
-  void Split(std::string text, std::vector<OutputDelta>* deltas);
-  void SplitEnd(std::vector<OutputDelta>* deltas);
+  void Parse(std::string text, std::vector<OutputDelta>* deltas);
 
   Detokenizer detokenizer_;
   StopMatcher stop_matcher_;
-  std::optional<ReasoningSplitter> splitter_;
+  std::optional<OutputParser> parser_;
   std::optional<std::string> matched_stop_;
 };
 
