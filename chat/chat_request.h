@@ -16,7 +16,7 @@
 #include "chat/effort.h"
 #include "chat/encoder.h"
 #include "chat/json_value.h"
-#include "chat/reasoning_splitter.h"
+#include "chat/output_parser.h"
 #include "chat/request_error.h"
 
 namespace fathom {

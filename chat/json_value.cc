@@ -53,41 +53,8 @@ double ToDouble(std::string_view spelling) {
 }
 
 void AppendString(std::string_view text, std::string& out) {
-  constexpr char kHex[] = "0123456789abcdef";
   out += '"';
-  for (const char c : text) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      case '\b':
-        out += "\\b";
-        break;
-      case '\f':
-        out += "\\f";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          out += "\\u00";
-          out += kHex[(c >> 4) & 0xF];
-          out += kHex[c & 0xF];
-        } else {
-          out += c;
-        }
-    }
-  }
+  AppendJsonEscaped(text, out);
   out += '"';
 }
 
@@ -130,6 +97,43 @@ void AppendValue(const JsonValue& value, std::string& out) {
 }
 
 }  // namespace
+
+void AppendJsonEscaped(std::string_view text, std::string& out) {
+  constexpr char kHex[] = "0123456789abcdef";
+  for (const char c : text) {
+    switch (c) {
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      case '\b':
+        out += "\\b";
+        break;
+      case '\f':
+        out += "\\f";
+        break;
+      default:
+        if (static_cast<unsigned char>(c) < 0x20) {
+          out += "\\u00";
+          out += kHex[(c >> 4) & 0xF];
+          out += kHex[c & 0xF];
+        } else {
+          out += c;
+        }
+    }
+  }
+}
 
 const std::string* JsonValue::IfNumberText() const {
   const Number* number = std::get_if<Number>(&storage_);

@@ -78,6 +78,9 @@ struct JsonValue::Member {
 // 1e-4 and from 1e16); only '"', '\' and U+0000 to U+001F escaped.
 std::string ToPythonJson(const JsonValue& value);
 
+// Appends the inside of that text's string: escaped, without the quotes.
+void AppendJsonEscaped(std::string_view text, std::string& out);
+
 // Python's repr of a double, with Infinity and NaN spelled as json.dumps does.
 std::string PythonFloatRepr(double value);
 

@@ -99,9 +99,9 @@ class Conversation {
     OutputOptions output;
     output.start = prompt.start;
 
-    OutputState shown = OutputState::kContent;
+    OutputDelta::Kind shown = OutputDelta::Kind::kContent;
     const auto print = [&](const OutputDelta& delta) {
-      const bool reasoning = delta.kind == OutputState::kReasoning;
+      const bool reasoning = delta.kind == OutputDelta::Kind::kReasoning;
       if (reasoning && options_.hide_reasoning) return;
       if (delta.kind != shown) {
         if (HasStyles()) std::cout << (reasoning ? kDim : kReset);
@@ -112,7 +112,7 @@ class Conversation {
     };
     auto outcome = RunRequest(*model_.engine, *model_.front_end, std::move(request), output, print,
                               interrupt.flag());
-    if (shown == OutputState::kReasoning && HasStyles()) std::cout << kReset;
+    if (shown == OutputDelta::Kind::kReasoning && HasStyles()) std::cout << kReset;
     std::cout << std::endl;
     FATHOM_RETURN_IF_ERROR(outcome.status());
     if (outcome->reason == FinishReason::kAborted) std::cout << "(stopped)\n";

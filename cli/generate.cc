@@ -144,11 +144,11 @@ int Run(const Options& o) {
   output.stop = o.stop;
 
   InterruptGuard interrupt;
-  OutputState shown = OutputState::kContent;
+  OutputDelta::Kind shown = OutputDelta::Kind::kContent;
   const auto print = [&](const OutputDelta& delta) {
     if (o.json) return;
     if (delta.kind != shown) {
-      const bool to_reasoning = delta.kind == OutputState::kReasoning;
+      const bool to_reasoning = delta.kind == OutputDelta::Kind::kReasoning;
       if (HasStyles()) std::cout << (to_reasoning ? kDim : kReset);
       if (!to_reasoning) std::cout << "\n\n";
       shown = delta.kind;
@@ -158,7 +158,7 @@ int Run(const Options& o) {
   };
   auto outcome =
       RunRequest(*loaded->engine, front_end, std::move(request), output, print, interrupt.flag());
-  if (shown == OutputState::kReasoning && HasStyles()) std::cout << kReset;
+  if (shown == OutputDelta::Kind::kReasoning && HasStyles()) std::cout << kReset;
   if (!outcome.ok()) return Fail(outcome.status());
   if (o.json) {
     std::cout << OutcomeJson(*outcome, front_end, o.logprobs, o.raw) << "\n";

@@ -99,7 +99,8 @@ Result<RequestOutcome> RunRequest(Engine& engine, const TextFrontEnd& front_end,
   std::vector<OutputDelta> deltas;
   const auto emit = [&] {
     for (const OutputDelta& delta : deltas) {
-      (delta.kind == OutputState::kReasoning ? outcome.reasoning : outcome.content) += delta.text;
+      (delta.kind == OutputDelta::Kind::kReasoning ? outcome.reasoning : outcome.content) +=
+          delta.text;
       on_delta(delta);
     }
     deltas.clear();

@@ -63,7 +63,7 @@ class ChatFormat final : public AnswerFormat {
   std::string DeltaChunk(int choice, const OutputDelta& text,
                          const std::vector<LogprobEntry>* logprobs, const Usage* usage) override {
     Json delta;
-    if (text.kind == OutputState::kReasoning) {
+    if (text.kind == OutputDelta::Kind::kReasoning) {
       SetReasoning(&delta, text.text);
     } else {
       delta["content"] = text.text;

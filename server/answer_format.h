@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "chat/reasoning_splitter.h"
+#include "chat/output_parser.h"
 #include "engine/request.h"
 
 namespace fathom {

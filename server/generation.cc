@@ -132,7 +132,7 @@ void Generation::RunPrompt() {
   record_.num_prompt_tokens = static_cast<int64_t>(prompt.ids.size());
   record_.max_tokens = prompt.max_tokens;
   record_.arrival = job_.arrival;
-  if (!prompt.echo.empty()) deltas_.push_back({OutputState::kContent, prompt.echo});
+  if (!prompt.echo.empty()) deltas_.push_back({OutputDelta::Kind::kContent, prompt.echo});
   if (prompt.max_tokens == 0) {
     Emit();
     return EndChoice({"length", {}});
@@ -239,7 +239,7 @@ void Generation::Emit() {
     SendChunk(job_.format->RoleChunk(index, RunningUsage()));
   }
   for (OutputDelta& delta : deltas_) {
-    const bool is_reasoning = delta.kind == OutputState::kReasoning;
+    const bool is_reasoning = delta.kind == OutputDelta::Kind::kReasoning;
     if (is_reasoning && !job_.include_reasoning) continue;
     if (job_.stream) {
       SendChunk(job_.format->DeltaChunk(index, delta, Logprobs(), RunningUsage()));

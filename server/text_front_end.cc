@@ -1,6 +1,5 @@
 #include "server/text_front_end.h"
 
-#include <iterator>
 #include <utility>
 
 namespace fathom {
@@ -27,11 +26,6 @@ void ApplyKwargs(const JsonValue& kwargs, ChatDefaults* defaults) {
   }
 }
 
-void Append(std::vector<OutputDelta> more, std::vector<OutputDelta>* deltas) {
-  deltas->insert(deltas->end(), std::make_move_iterator(more.begin()),
-                 std::make_move_iterator(more.end()));
-}
-
 }  // namespace
 
 OutputStream::OutputStream(const Tokenizer& tokenizer, StopMatcher stop_matcher,
@@ -39,35 +33,40 @@ OutputStream::OutputStream(const Tokenizer& tokenizer, StopMatcher stop_matcher,
     : detokenizer_(tokenizer, !options.start && options.skip_special_tokens ? SpecialTokens::kSkip
                                                                             : SpecialTokens::kKeep),
       stop_matcher_(std::move(stop_matcher)) {
-  if (options.start) splitter_.emplace(*options.start);
+  if (options.start) {
+    OutputParserOptions parser;
+    parser.start = *options.start;
+    parser_.emplace(std::move(parser));
+  }
 }
 
 void OutputStream::Push(TokenId token, std::vector<OutputDelta>* deltas) {
   if (matched_stop_) return;
   StopMatcher::Output output = stop_matcher_.Push(detokenizer_.Push(token));
-  Split(std::move(output.text), deltas);
+  Read(std::move(output.text), deltas);
   if (output.stop) {
     matched_stop_ = std::move(output.stop);
-    SplitEnd(deltas);
+    ReadEnd(deltas);
   }
 }
 
 void OutputStream::Finish(std::vector<OutputDelta>* deltas) {
   if (matched_stop_) return;
   StopMatcher::Output last = stop_matcher_.Push(detokenizer_.Finish());
-  Split(std::move(last.text), deltas);
-  if (!last.stop) Split(stop_matcher_.Finish(), deltas);
-  SplitEnd(deltas);
+  Read(std::move(last.text), deltas);
+  if (!last.stop) Read(stop_matcher_.Finish(), deltas);
+  ReadEnd(deltas);
 }
 
-void OutputStream::Split(std::string text, std::vector<OutputDelta>* deltas) {
+void OutputStream::Read(std::string text, std::vector<OutputDelta>* deltas) {
   if (text.empty()) return;
-  if (splitter_) return Append(splitter_->Push(text), deltas);
-  deltas->push_back({OutputState::kContent, std::move(text)});
+  if (parser_) return parser_->Push(text, deltas);
+  deltas->push_back({OutputDelta::Kind::kContent, std::move(text)});
 }
 
-void OutputStream::SplitEnd(std::vector<OutputDelta>* deltas) {
-  if (splitter_) Append(splitter_->Finish(), deltas);
+void OutputStream::ReadEnd(std::vector<OutputDelta>* deltas) {
+  // Without tools the end's reason makes no difference.
+  if (parser_) parser_->Finish(OutputEnd::kStop, deltas);
 }
 
 TextFrontEnd::TextFrontEnd(Tokenizer tokenizer, ChatOptions chat_options)

@@ -12,7 +12,7 @@
 #include "base/types.h"
 #include "chat/chat_request.h"
 #include "chat/json_value.h"
-#include "chat/reasoning_splitter.h"
+#include "chat/output_parser.h"
 #include "chat/stop_matcher.h"
 #include "server/api_error.h"
 #include "tokenizer/detokenizer.h"
@@ -47,17 +47,15 @@ class OutputStream {
   // The stop string that ended the text; none before.
   [[nodiscard]] const std::optional<std::string>& matched_stop() const { return matched_stop_; }
   // Whether the next token belongs to the reasoning.
-  [[nodiscard]] bool in_reasoning() const {
-    return splitter_ && splitter_->state() == OutputState::kReasoning;
-  }
+  [[nodiscard]] bool in_reasoning() const { return parser_ && parser_->in_reasoning(); }
 
  private:
-  void Split(std::string text, std::vector<OutputDelta>* deltas);
-  void SplitEnd(std::vector<OutputDelta>* deltas);
+  void Read(std::string text, std::vector<OutputDelta>* deltas);
+  void ReadEnd(std::vector<OutputDelta>* deltas);
 
   Detokenizer detokenizer_;
   StopMatcher stop_matcher_;
-  std::optional<ReasoningSplitter> splitter_;
+  std::optional<OutputParser> parser_;
   std::optional<std::string> matched_stop_;
 };
 
