@@ -312,6 +312,18 @@ TEST(OutputParser, ACallThatWasCutCantBeRun) {
   }
 }
 
+TEST(OutputParser, WhatIsNestedTooDeeplyToBeReadAgainIsAString) {
+  for (const int depth : {255, 256, 100'000}) {
+    const auto size = static_cast<size_t>(depth);
+    const std::string value = std::string(size, '[') + std::string(size, ']');
+    const ParsedOutput parsed =
+        ParsePieces(WithTools(), {kOpen + Invoke(Parameter("o", value, false)) + kClose});
+    const auto arguments = ParseArguments(parsed.message.calls.at(0).arguments);
+    ASSERT_TRUE(arguments.has_value()) << depth;
+    EXPECT_EQ(arguments->at(0).value.IfString() == nullptr, depth == 255);
+  }
+}
+
 TEST(OutputParser, AnUnfinishedTagLeavesTheCallOpenAndAWholeBodyCompletesIt) {
   const auto stopped = [](const std::string& body) {
     return ParsePieces(WithTools(), {kOpen + "<｜DSML｜invoke name=\"f\">\n" + body});
