@@ -24,22 +24,20 @@ class JsonValue {
   using Object = std::vector<Member>;  // in order of first appearance, keys unique
 
   JsonValue() = default;  // null
-  static JsonValue Bool(bool value) { return JsonValue(Storage(value)); }
-  static JsonValue String(std::string value) { return JsonValue(Storage(std::move(value))); }
+  static JsonValue Bool(bool value);
+  static JsonValue String(std::string value);
   // `spelling` is a JSON number, or NaN, Infinity, -Infinity.
-  static JsonValue NumberFromText(std::string spelling) {
-    return JsonValue(Storage(Number{std::move(spelling)}));
-  }
-  static JsonValue FromArray(Array value) { return JsonValue(Storage(std::move(value))); }
-  static JsonValue FromObject(Object value) { return JsonValue(Storage(std::move(value))); }
+  static JsonValue NumberFromText(std::string spelling);
+  static JsonValue FromArray(Array value);
+  static JsonValue FromObject(Object value);
 
-  [[nodiscard]] bool is_null() const { return std::holds_alternative<std::monostate>(storage_); }
-  [[nodiscard]] bool is_number() const { return std::holds_alternative<Number>(storage_); }
+  [[nodiscard]] bool is_null() const;
+  [[nodiscard]] bool is_number() const;
   // Null when the value is of another type.
-  [[nodiscard]] const bool* IfBool() const { return std::get_if<bool>(&storage_); }
-  [[nodiscard]] const std::string* IfString() const { return std::get_if<std::string>(&storage_); }
-  [[nodiscard]] const Array* IfArray() const { return std::get_if<Array>(&storage_); }
-  [[nodiscard]] const Object* IfObject() const { return std::get_if<Object>(&storage_); }
+  [[nodiscard]] const bool* IfBool() const;
+  [[nodiscard]] const std::string* IfString() const;
+  [[nodiscard]] const Array* IfArray() const;
+  [[nodiscard]] const Object* IfObject() const;
   // The number as it was written; null for other types.
   [[nodiscard]] const std::string* IfNumberText() const;
 
@@ -63,7 +61,7 @@ class JsonValue {
     std::string spelling;
   };
   using Storage = std::variant<std::monostate, bool, Number, std::string, Array, Object>;
-  explicit JsonValue(Storage storage) : storage_(std::move(storage)) {}
+  explicit JsonValue(Storage storage);
 
   Storage storage_;
 };
@@ -72,6 +70,30 @@ struct JsonValue::Member {
   std::string key;
   JsonValue value;
 };
+
+// What looks into the storage needs Member whole, so it stands here and not in the class.
+inline JsonValue::JsonValue(Storage storage) : storage_(std::move(storage)) {}
+inline JsonValue JsonValue::Bool(bool value) { return JsonValue(Storage(value)); }
+inline JsonValue JsonValue::String(std::string value) {
+  return JsonValue(Storage(std::move(value)));
+}
+inline JsonValue JsonValue::NumberFromText(std::string spelling) {
+  return JsonValue(Storage(Number{std::move(spelling)}));
+}
+inline JsonValue JsonValue::FromArray(Array value) { return JsonValue(Storage(std::move(value))); }
+inline JsonValue JsonValue::FromObject(Object value) {
+  return JsonValue(Storage(std::move(value)));
+}
+inline bool JsonValue::is_null() const { return std::holds_alternative<std::monostate>(storage_); }
+inline bool JsonValue::is_number() const { return std::holds_alternative<Number>(storage_); }
+inline const bool* JsonValue::IfBool() const { return std::get_if<bool>(&storage_); }
+inline const std::string* JsonValue::IfString() const {
+  return std::get_if<std::string>(&storage_);
+}
+inline const JsonValue::Array* JsonValue::IfArray() const { return std::get_if<Array>(&storage_); }
+inline const JsonValue::Object* JsonValue::IfObject() const {
+  return std::get_if<Object>(&storage_);
+}
 
 // Text of json.dumps(value, ensure_ascii=False): ", " and ": " between parts; integers with all
 // their digits; floats as Python's repr (shortest digits that read back equal, exponent form below

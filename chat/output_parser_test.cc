@@ -111,7 +111,7 @@ TEST(OutputParser, WhatTheEncoderWritesOfAnAnswerReadsAsTheSameAnswer) {
     EXPECT_EQ(Normalized(again.message), Normalized(expected.message));
     ++count;
   }
-  EXPECT_EQ(count, 108);
+  EXPECT_EQ(count, 110);
 }
 
 std::vector<JsonValue> Tools() {
@@ -253,7 +253,7 @@ TEST(OutputParser, AQuotationDoesNotHideTheCallAfterIt) {
   const std::string call = kOpen + Invoke(Parameter("s", "x")) + kClose;
   const std::string text = "like " + call + "</think>\n\n" + call;
   ExpectForEveryCut(WithTools(OutputState::kReasoning), text,
-                    {{"like " + call, "", {{"f", "{\"s\": \"x\"}"}}}, "tool_calls", true, {}});
+                    {{"like " + call, "", {{"f", "{\"s\": \"x\"}"}}}, "tool_calls", true, {}, {}});
 }
 
 TEST(OutputParser, AsksToStopAfterTheFirstCallUnlessItIsHeld) {
@@ -281,7 +281,7 @@ TEST(OutputParser, ToolChoiceNoneTakesBlocksOutWithAndWithoutTools) {
   given.tool_choice = ToolChoice::kNone;
   given.options.swallow_calls = true;
   const std::string text = "A\n\n" + kOpen + Invoke(Parameter("s", "x")) + kClose + "\nB";
-  const ParsedOutput expected{{"", "A\nB", {}}, "stop", true, {}};
+  const ParsedOutput expected{{"", "A\nB", {}}, "stop", true, {}, {}};
   ExpectForEveryCut(given, text, expected);
   given.options.tools = Tools();
   ExpectForEveryCut(given, text, expected);
@@ -309,6 +309,18 @@ TEST(OutputParser, ACallThatWasCutCantBeRun) {
                 stopped.all_calls_complete);
       EXPECT_EQ(stopped.finish_reason, stopped.all_calls_complete ? "tool_calls" : "stop");
     }
+  }
+}
+
+TEST(OutputParser, WhatIsNestedTooDeeplyToBeReadAgainIsAString) {
+  for (const int depth : {255, 256, 100'000}) {
+    const auto size = static_cast<size_t>(depth);
+    const std::string value = std::string(size, '[') + std::string(size, ']');
+    const ParsedOutput parsed =
+        ParsePieces(WithTools(), {kOpen + Invoke(Parameter("o", value, false)) + kClose});
+    const auto arguments = ParseArguments(parsed.message.calls.at(0).arguments);
+    ASSERT_TRUE(arguments.has_value()) << depth;
+    EXPECT_EQ(arguments->at(0).value.IfString() == nullptr, depth == 255);
   }
 }
 
@@ -399,7 +411,7 @@ TEST(OutputParser, MarkerSoupsGiveTheSameAnswerForEveryCut) {
                                "a",
                                "é｜"};
   // A mark taken out between the halves of another leaves a whole one; that is no leak.
-  const std::regex half_before_mark("<[^<> \n]{0,30}<");
+  const std::regex half_before_mark("<[^<> ]{0,30}<");
   const std::regex mark("</?(｜|\\||‖){0,2}DSML(｜|\\||‖)|</?think>|<｜end▁of▁sentence｜>");
   std::mt19937 random(11);
   int with_calls = 0;

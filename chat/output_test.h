@@ -27,7 +27,9 @@ struct ParsedOutput {
   OutputMessage message;
   std::string finish_reason;
   bool all_calls_complete = true;
-  std::vector<OutputDelta> deltas;  // of all pushes; not compared
+  // Of all pushes, and how many characters of the text had come with each; not compared.
+  std::vector<OutputDelta> deltas;
+  std::vector<size_t> offsets;
 
   friend bool operator==(const ParsedOutput& a, const ParsedOutput& b) {
     return a.message == b.message && a.finish_reason == b.finish_reason &&
@@ -41,10 +43,15 @@ struct ParsedOutput {
   }
 };
 
+inline bool StartsCharacter(std::string_view text, size_t at) {
+  return at >= text.size() || (static_cast<unsigned char>(text[at]) & 0xC0) != 0x80;
+}
+
 // Also checks what holds for the deltas of any text.
 inline ParsedOutput ParsePieces(const OutputCase& given, const std::vector<std::string>& pieces) {
   OutputParser parser(given.options);
   ParsedOutput parsed;
+  size_t offset = 0;
   const auto take = [&](size_t begin) {
     for (size_t i = begin; i < parsed.deltas.size(); ++i) {
       const OutputDelta& delta = parsed.deltas[i];
@@ -53,10 +60,12 @@ inline ParsedOutput ParsePieces(const OutputCase& given, const std::vector<std::
         EXPECT_EQ(delta.kind, OutputDelta::Kind::kToolCall) << "neighbours are joined";
       }
       parsed.message.Add(delta);
+      parsed.offsets.push_back(offset);
     }
   };
   for (const std::string& piece : pieces) {
     const size_t begin = parsed.deltas.size();
+    for (size_t i = 0; i < piece.size(); ++i) offset += StartsCharacter(piece, i) ? 1 : 0;
     parser.Push(piece, &parsed.deltas);
     take(begin);
   }
@@ -68,10 +77,6 @@ inline ParsedOutput ParsePieces(const OutputCase& given, const std::vector<std::
   parsed.finish_reason = FinishReasonFor(given.engine_reason, given.tool_choice, parser.num_calls(),
                                          parser.all_calls_complete());
   return parsed;
-}
-
-inline bool StartsCharacter(std::string_view text, size_t at) {
-  return at >= text.size() || (static_cast<unsigned char>(text[at]) & 0xC0) != 0x80;
 }
 
 // Pieces of `size` characters.

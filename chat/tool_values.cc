@@ -125,7 +125,9 @@ std::string JsonStringText(std::string_view text) {
 }
 
 std::optional<JsonValue> ReadStrictJson(std::string_view text) {
-  Result<JsonValue> value = ParseJson(text);
+  JsonParseOptions options;
+  --options.max_depth;  // the arguments' object is around it, and they must be readable as well
+  Result<JsonValue> value = ParseJson(text, options);
   if (!value.ok()) return std::nullopt;
   return std::move(value).value();
 }

@@ -25,6 +25,7 @@ void AddChatCommand(CLI::App& app, Action& action);
 void AddServeCommand(CLI::App& app, Action& action);
 void AddTokenizeCommand(CLI::App& app, Action& action);
 void AddTemplateCommand(CLI::App& app, Action& action);
+void AddParseCommand(CLI::App& app, Action& action);
 void AddLogitsCommand(CLI::App& app, Action& action);
 void AddInspectCommand(CLI::App& app, Action& action);
 void AddPlanCommand(CLI::App& app, Action& action);

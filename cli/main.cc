@@ -56,6 +56,7 @@ int main(int argc, char** argv) {
   AddServeCommand(app, action);
   AddTokenizeCommand(app, action);
   AddTemplateCommand(app, action);
+  AddParseCommand(app, action);
   AddLogitsCommand(app, action);
   AddInspectCommand(app, action);
   AddPlanCommand(app, action);

@@ -62,8 +62,10 @@ std::vector<Command> Commands() {
       {"logits", {"--tokens", "--out", "--mode"}},
       {"tokenize", {"--file", "--decode", "--pieces", "--ignore-added-tokens", "--model"}},
       {"template",
-       {"--ids", "--thinking", "--reasoning-effort-profile", "--official-user-content",
-        "--model"}}};
+       {"--ids", "--thinking", "--reasoning-effort-profile", "--official-user-content", "--model"}},
+      {"parse",
+       {"--tools", "--start", "--tool-choice", "--no-parallel-tool-calls", "--finish", "--stream",
+        "--chunk"}}};
   for (size_t i = 0; i < 4; ++i) {
     commands[i].options.insert(commands[i].options.end(), kModelOptions.begin(),
                                kModelOptions.end());

@@ -27,6 +27,8 @@ TEST(FuzzCorpus, EveryInputIsReadOrRefused) {
   EXPECT_GT(RunCorpus("safetensors", Safetensors), 3);
   EXPECT_GT(RunCorpus("config", Config), 3);
   EXPECT_GT(RunCorpus("tokenizer", TokenizerJson), 3);
+  EXPECT_GT(RunCorpus("output_parser", ModelOutput), 3);
+  EXPECT_GT(RunCorpus("chat_request", ChatRequest), 3);
 }
 
 }  // namespace

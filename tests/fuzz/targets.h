@@ -1,4 +1,4 @@
-// What the fuzzers run: one function per kind of file that comes from outside.
+// What the fuzzers run: one function per kind of file or text that comes from outside.
 //
 // Each takes any bytes and must return; a crash, a sanitizer report or a hang is a finding. The
 // same functions run over the stored corpora as an ordinary test (corpus_test.cc).
@@ -16,5 +16,11 @@ void Safetensors(std::span<const uint8_t> bytes);
 void Config(std::span<const uint8_t> bytes);
 // A tokenizer.json; what it admits encodes and decodes a text.
 void TokenizerJson(std::span<const uint8_t> bytes);
+// A model's output: two bytes of options (targets_chat.cc), then text. Read in random pieces it
+// gives the same as whole; whole calls have JSON arguments, others don't; no mark gets into the
+// content.
+void ModelOutput(std::span<const uint8_t> bytes);
+// The body of a chat request; what is admitted becomes a prompt.
+void ChatRequest(std::span<const uint8_t> bytes);
 
 }  // namespace fathom::fuzz
