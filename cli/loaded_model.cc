@@ -75,6 +75,20 @@ Result<std::filesystem::path> ResolveModel(const std::string& model, ModelNeed n
   return location.directory;
 }
 
+Result<ModelText> ModelText::Load(const std::filesystem::path& directory,
+                                  const ChatDefaults& chat_defaults) {
+  FATHOM_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(directory));
+  for (const std::string& warning : tokenizer.warnings()) spdlog::warn("{}", warning);
+  FATHOM_ASSIGN_OR_RETURN(GenerationConfig generation, LoadGenerationConfig(directory));
+  ModelText text{std::move(tokenizer), {}, {}, std::move(generation.eos_token_ids)};
+  text.chat.defaults = chat_defaults;
+  text.chat.effort_profile = DetectEffortProfileOf(directory);
+  text.sampling_defaults.temperature = generation.temperature;
+  text.sampling_defaults.top_p = generation.top_p;
+  text.sampling_defaults.top_k = generation.top_k;
+  return text;
+}
+
 Result<LoadedModel> LoadedModel::Load(const std::string& model, const LocalEngineOptions& options,
                                       const ChatDefaults& chat_defaults) {
   const auto start = std::chrono::steady_clock::now();
@@ -84,26 +98,19 @@ Result<LoadedModel> LoadedModel::Load(const std::string& model, const LocalEngin
   loaded.directory = location.directory;
   FATHOM_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(loaded.directory));
   for (const std::string& note : checkpoint.notes()) spdlog::info("{}", note);
-  FATHOM_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(loaded.directory));
-  for (const std::string& warning : tokenizer.warnings()) spdlog::warn("{}", warning);
-  if (tokenizer.vocab_size() > checkpoint.config().vocab_size) {
+  FATHOM_ASSIGN_OR_RETURN(ModelText text, ModelText::Load(loaded.directory, chat_defaults));
+  if (text.tokenizer.vocab_size() > checkpoint.config().vocab_size) {
     return InvalidArgument(loaded.directory.string() + ": tokenizer.json has " +
-                           std::to_string(tokenizer.vocab_size()) + " tokens, the model only " +
+                           std::to_string(text.tokenizer.vocab_size()) +
+                           " tokens, the model only " +
                            std::to_string(checkpoint.config().vocab_size));
   }
-  FATHOM_ASSIGN_OR_RETURN(const GenerationConfig generation,
-                          LoadGenerationConfig(loaded.directory));
-  loaded.sampling_defaults.temperature = generation.temperature;
-  loaded.sampling_defaults.top_p = generation.top_p;
-  loaded.sampling_defaults.top_k = generation.top_k;
+  loaded.sampling_defaults = text.sampling_defaults;
+  loaded.front_end =
+      std::make_unique<TextFrontEnd>(std::move(text.tokenizer), std::move(text.chat));
 
-  ChatOptions chat;
-  chat.defaults = chat_defaults;
-  chat.effort_profile = DetectEffortProfileOf(loaded.directory);
-  loaded.front_end = std::make_unique<TextFrontEnd>(std::move(tokenizer), std::move(chat));
-
-  std::vector<TokenId> eos = generation.eos_token_ids.empty() ? checkpoint.config().eos_token_ids
-                                                              : generation.eos_token_ids;
+  std::vector<TokenId> eos = text.eos_token_ids.empty() ? checkpoint.config().eos_token_ids
+                                                        : std::move(text.eos_token_ids);
   // What does not fit is refused before the weights are read.
   if (auto size = SizeEngineCache(checkpoint.config(), options); !size.ok()) return size.status();
   ReadAhead(checkpoint, options.num_threads);

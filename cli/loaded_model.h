@@ -23,6 +23,18 @@ Result<ModelLocation> FindModel(const std::string& model, ModelNeed need = Model
 Result<std::filesystem::path> ResolveModel(const std::string& model,
                                            ModelNeed need = ModelNeed::kWeights);
 
+// What commands need of a model besides its weights.
+struct ModelText {
+  Tokenizer tokenizer;
+  ChatOptions chat;
+  SamplingParams sampling_defaults;    // of generation_config.json
+  std::vector<TokenId> eos_token_ids;  // its, may be empty
+
+  // Warnings of the tokenizer go to the log.
+  static Result<ModelText> Load(const std::filesystem::path& directory,
+                                const ChatDefaults& chat_defaults);
+};
+
 struct LoadedModel {
   std::string name;  // for people, as ModelLocation::name
   std::filesystem::path directory;

@@ -11,6 +11,7 @@
 #include "cli/arguments.h"
 #include "cli/command.h"
 #include "cli/loaded_model.h"
+#include "cli/replay_model.h"
 #include "cli/version.h"
 #include "server/api_server.h"
 
@@ -43,6 +44,7 @@ struct Options {
   bool prefix_caching = true;
   std::string retention_interval;
   int block_size = kBlockPositions;
+  std::string replay;  // a file; empty: the model answers
 };
 
 void AddSchedulingOptions(CLI::App& command, Options& o) {
@@ -107,7 +109,54 @@ class StopSignals {
   sigset_t previous_{};
 };
 
-int Run(Options& o) {
+// What answers, and the text around it.
+struct Served {
+  std::unique_ptr<TextFrontEnd> front_end;  // a replay engine uses it, so it goes last
+  std::unique_ptr<Engine> engine;
+  SamplingParams sampling_defaults;
+};
+
+Result<Served> LoadModel(const Options& o, const ChatDefaults& chat_defaults) {
+  FATHOM_ASSIGN_OR_RETURN(LocalEngineOptions engine, ToEngineOptions(o.model, o.cache));
+  engine.max_num_seqs =
+      o.max_num_seqs > 0 ? o.max_num_seqs : std::min(16, o.model.max_batched_tokens);
+  engine.max_queued_requests = o.max_queued_requests;
+  engine.priority_scheduling = o.scheduling_policy == "priority";
+  engine.prefix_caching = o.prefix_caching;
+  if (!o.retention_interval.empty()) {
+    FATHOM_ASSIGN_OR_RETURN(engine.retention_interval,
+                            ParseRetentionInterval(o.retention_interval));
+    if (!o.prefix_caching) {
+      spdlog::warn("--prefix-cache-retention-interval has no effect: prefix caching is off");
+    }
+  }
+  FATHOM_ASSIGN_OR_RETURN(LoadedModel loaded,
+                          LoadedModel::Load(o.model.model, engine, chat_defaults));
+  return Served{std::move(loaded.front_end), std::move(loaded.engine), loaded.sampling_defaults};
+}
+
+Result<Served> LoadReplay(const Options& o, const std::filesystem::path& directory,
+                          const ChatDefaults& chat_defaults, const CLI::App& command) {
+  for (const char* name :
+       {"--backend", "--threads", "--max-num-batched-tokens", "--kv-cache-memory-bytes",
+        "--kv-cache-memory-fraction", "--kv-cache-dtype", "--indexer-cache-dtype",
+        "--enable-prefix-caching", "--prefix-cache-retention-interval", "--block-size"}) {
+    const CLI::Option* option = command.get_option_no_throw(name);
+    if (option != nullptr && option->count() > 0) {
+      spdlog::warn("{} has no effect: --replay computes nothing", name);
+    }
+  }
+  ReplayModelOptions options;
+  options.file = o.replay;
+  options.max_model_len = o.model.max_model_len;
+  options.max_num_seqs = o.max_num_seqs;
+  options.max_queued_requests = o.max_queued_requests;
+  options.priority_scheduling = o.scheduling_policy == "priority";
+  FATHOM_ASSIGN_OR_RETURN(ReplayModel replay, ReplayModel::Load(directory, options, chat_defaults));
+  return Served{std::move(replay.front_end), std::move(replay.engine), replay.sampling_defaults};
+}
+
+int Run(Options& o, const CLI::App& command) {
   const StopSignals signals;
   ChatDefaults chat_defaults;
   if (!o.chat_defaults.empty()) {
@@ -126,34 +175,21 @@ int Run(Options& o) {
                               : ReasoningField::kBoth;
   o.api.version = kVersion;
   o.api.watchdog_timeout = std::chrono::seconds(o.watchdog_timeout_s);
-  auto location = FindModel(o.model.model);
+  const bool is_replay = !o.replay.empty();
+  auto location = FindModel(o.model.model, is_replay ? ModelNeed::kDirectory : ModelNeed::kWeights);
   if (!location.ok()) return Fail(location.status());
   if (o.api.served_model_names.empty()) o.api.served_model_names.push_back(location->name);
 
   // Model first: what is wrong with it should be said before a port is taken.
-  auto engine = ToEngineOptions(o.model, o.cache);
-  if (!engine.ok()) return Fail(engine.status());
-  engine->max_num_seqs =
-      o.max_num_seqs > 0 ? o.max_num_seqs : std::min(16, o.model.max_batched_tokens);
-  engine->max_queued_requests = o.max_queued_requests;
-  engine->priority_scheduling = o.scheduling_policy == "priority";
-  engine->prefix_caching = o.prefix_caching;
-  if (!o.retention_interval.empty()) {
-    auto interval = ParseRetentionInterval(o.retention_interval);
-    if (!interval.ok()) return Fail(interval.status());
-    engine->retention_interval = *interval;
-    if (!o.prefix_caching) {
-      spdlog::warn("--prefix-cache-retention-interval has no effect: prefix caching is off");
-    }
-  }
-  auto loaded = LoadedModel::Load(o.model.model, *engine, chat_defaults);
-  if (!loaded.ok()) return Fail(loaded.status());
-  o.api.default_temperature = loaded->sampling_defaults.temperature;
-  o.api.default_top_p = loaded->sampling_defaults.top_p;
-  o.api.default_top_k = loaded->sampling_defaults.top_k;
+  auto served = is_replay ? LoadReplay(o, location->directory, chat_defaults, command)
+                          : LoadModel(o, chat_defaults);
+  if (!served.ok()) return Fail(served.status());
+  o.api.default_temperature = served->sampling_defaults.temperature;
+  o.api.default_top_p = served->sampling_defaults.top_p;
+  o.api.default_top_k = served->sampling_defaults.top_k;
   auto server = ApiServer::Start(o.api);
   if (!server.ok()) return Fail(server.status());
-  (*server)->Serve(loaded->engine.get(), loaded->front_end.get());
+  (*server)->Serve(served->engine.get(), served->front_end.get());
   std::cout << "fathom serves " << o.api.served_model_names.front() << " at http://"
             << (*server)->address() << ":" << (*server)->port() << "/v1 (Ctrl-C stops)"
             << std::endl;
@@ -180,6 +216,11 @@ void AddServeCommand(CLI::App& app, Action& action) {
   AddCacheOptions(*command, o->cache);
   AddSchedulingOptions(*command, *o);
   command->get_option("--model")->excludes(positional);
+  command
+      ->add_option("--replay", o->replay,
+                   "Answer from this file instead of computing (docs/replay.md); of the model only "
+                   "tokenizer and settings are read")
+      ->type_name("FILE");
   command->add_option("--host", o->api.host, "Address to listen on")->capture_default_str();
   command->add_option("--port", o->api.port, "Port to listen on; 0 takes a free one")
       ->capture_default_str();
@@ -234,7 +275,7 @@ void AddServeCommand(CLI::App& app, Action& action) {
       "  fathom serve --port 8000\n"
       "  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
       "    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'");
-  command->callback([o, &action] { action = [o] { return Run(*o); }; });
+  command->callback([o, command, &action] { action = [o, command] { return Run(*o, *command); }; });
 }
 
 }  // namespace fathom::cli

@@ -18,6 +18,7 @@ set(FATHOM_MAY_USE_model base checkpoint backend)
 set(FATHOM_MAY_USE_cache base backend)
 set(FATHOM_MAY_USE_engine base checkpoint backend backend_reference backend_cpu cache model)
 set(FATHOM_MAY_USE_bench base checkpoint backend backend_reference backend_cpu cache model engine)
+set(FATHOM_MAY_USE_replay base tokenizer chat engine)
 set(FATHOM_MAY_USE_http base)
 set(FATHOM_MAY_USE_server base tokenizer chat engine http)
 

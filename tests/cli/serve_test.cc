@@ -8,6 +8,7 @@
 
 #include "server/http/test_client.h"
 #include "tests/cli/program.h"
+#include "tests/cli/server.h"
 
 namespace fathom::cli_test {
 namespace {
@@ -15,39 +16,6 @@ namespace {
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 using http::TestClient;
-
-// A running server on a free port.
-class Server {
- public:
-  explicit Server(std::vector<std::string> options)
-      : program_([&options] {
-          options.insert(options.begin(), {"serve", "--port", "0", "--log-level", "info"});
-          return options;
-        }()) {
-    const std::string before = "http://127.0.0.1:";
-    if (!program_.WaitForOutput(before) || !program_.WaitForOutput("/v1")) return;
-    port_ = std::atoi(program_.output().c_str() + program_.output().find(before) + before.size());
-  }
-  [[nodiscard]] int port() const { return port_; }  // 0: it did not start
-  Program& program() { return program_; }
-
-  Json Get(const std::string& path, const std::string& headers = {}) {
-    const TestClient::Reply reply = TestClient(port_).Ask("GET", path, {}, headers);
-    Json json = Json::parse(reply.body, nullptr, false);
-    EXPECT_FALSE(json.is_discarded()) << reply.body;
-    return json;
-  }
-  std::vector<std::string> ModelNames() {
-    std::vector<std::string> names;
-    const Json models = Get("/v1/models");
-    for (const Json& model : models.at("data")) names.push_back(model.at("id"));
-    return names;
-  }
-
- private:
-  Program program_;
-  int port_ = 0;
-};
 
 // A stream of so many tokens; returns after its first bytes came.
 void BeginStream(TestClient& client, int num_tokens) {
