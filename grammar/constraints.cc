@@ -198,7 +198,10 @@ Result<std::vector<std::vector<TokenId>>> BadWordTokens(const Tokenizer& tokeniz
     FATHOM_ASSIGN_OR_RETURN(const auto plain, tokenizer.Encode(bare, AddedTokens::kMatch));
     FATHOM_ASSIGN_OR_RETURN(const auto spaced, tokenizer.Encode(" " + bare, AddedTokens::kMatch));
     sequences.push_back(plain);
-    if (spaced.size() == plain.size() && spaced[0] != plain[0]) sequences.push_back(spaced);
+    // A lone space in front of the same tokens forbids nothing more.
+    if (!std::equal(spaced.begin() + 1, spaced.end(), plain.begin(), plain.end())) {
+      sequences.push_back(spaced);
+    }
   }
   return sequences;
 }

@@ -25,11 +25,11 @@ struct GrammarConstraintOptions {
   std::vector<TokenId> end_tokens;
   // The prompt ends in reasoning: everything is allowed up to this token (</think>), or up to its
   // text spelled by others.
-  std::optional<TokenId> start_after;
+  std::optional<TokenId> start_after = std::nullopt;
   // Everything is allowed until this text was generated (after the reasoning); then the grammar
   // holds until its text is first complete, then everything again, and so on. Empty: the grammar
   // holds from the start. For blocks: ToolCallGrammar with is_opened and "<｜DSML｜tool_calls>".
-  std::string opener;
+  std::string opener = "";
 };
 
 // `grammar` was compiled with `trie`.
@@ -44,8 +44,9 @@ std::unique_ptr<TokenConstraint> NewAllowedTokens(std::span<const TokenId> token
 // generated tokens count. `end_token` is what Suggest answers.
 std::unique_ptr<TokenConstraint> NewBadWords(std::vector<std::vector<TokenId>> sequences,
                                              TokenId end_token);
-// The sequences of bad_words as vLLM makes them: each word as it is, and with a space in front
-// where that is another spelling of the same length. kInvalidArgument for words that are empty or
+// The sequences of bad_words: each word as it is, and with a space in front where that is spelled
+// by other tokens (vLLM wants as many tokens for that, too, and so lets " word" through where a
+// vocabulary has it as one token and "word" as two). kInvalidArgument for words that are empty or
 // not valid UTF-8.
 Result<std::vector<std::vector<TokenId>>> BadWordTokens(const Tokenizer& tokenizer,
                                                         std::span<const std::string> words);
