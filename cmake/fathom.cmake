@@ -11,6 +11,7 @@ set(FATHOM_MAY_USE_base "")
 set(FATHOM_MAY_USE_checkpoint base)
 set(FATHOM_MAY_USE_tokenizer base)
 set(FATHOM_MAY_USE_chat base tokenizer)
+set(FATHOM_MAY_USE_grammar base tokenizer chat)
 set(FATHOM_MAY_USE_backend base)
 set(FATHOM_MAY_USE_backend_reference base backend)
 set(FATHOM_MAY_USE_backend_cpu base backend)
@@ -20,7 +21,7 @@ set(FATHOM_MAY_USE_engine base checkpoint backend backend_reference backend_cpu 
 set(FATHOM_MAY_USE_bench base checkpoint backend backend_reference backend_cpu cache model engine)
 set(FATHOM_MAY_USE_replay base tokenizer chat engine)
 set(FATHOM_MAY_USE_http base)
-set(FATHOM_MAY_USE_server base tokenizer chat engine http)
+set(FATHOM_MAY_USE_server base tokenizer chat grammar engine http)
 
 set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
 
