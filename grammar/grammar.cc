@@ -173,4 +173,61 @@ Result<Grammar> GrammarBuilder::Build(RuleId root) {
   return std::move(grammar_);
 }
 
+Grammar EitherOf(Grammar a, const Grammar& b) {
+  using Kind = Grammar::ExprKind;
+  const auto size = [](const auto& items) { return static_cast<int32_t>(items.size()); };
+  const int32_t exprs = size(a.exprs), lists = size(a.lists), literals = size(a.literals),
+                automata = size(a.automata), rules = size(a.rules);
+  for (Grammar::Expr expr : b.exprs) {
+    switch (expr.kind) {
+      case Kind::kBytes:
+        break;
+      case Kind::kLiteral:
+      case Kind::kControl:
+        expr.a += literals;
+        break;
+      case Kind::kSequence:
+      case Kind::kChoice:
+        expr.a += lists;
+        break;
+      case Kind::kRepeat:
+        expr.a += exprs;
+        break;
+      case Kind::kRule:
+        expr.a += rules;
+        break;
+      case Kind::kAutomaton:
+        expr.a += automata;
+        break;
+    }
+    a.exprs.push_back(expr);
+  }
+  for (std::vector<ExprId> list : b.lists) {
+    for (ExprId& expr : list) expr += exprs;
+    a.lists.push_back(std::move(list));
+  }
+  a.literals.insert(a.literals.end(), b.literals.begin(), b.literals.end());
+  a.automata.insert(a.automata.end(), b.automata.begin(), b.automata.end());
+  for (const Grammar::Rule& rule : b.rules) {
+    a.rules.push_back({rule.name, rule.body < 0 ? rule.body : rule.body + exprs});
+  }
+  const auto use = [&a](RuleId rule) {
+    Grammar::Expr expr;
+    expr.kind = Kind::kRule;
+    expr.a = rule;
+    a.exprs.push_back(expr);
+    return static_cast<ExprId>(a.exprs.size() - 1);
+  };
+  a.lists.push_back({use(a.root), use(b.root + rules)});
+  Grammar::Expr choice;
+  choice.kind = Kind::kChoice;
+  choice.a = size(a.lists) - 1;
+  choice.depth = 2;
+  choice.size = 3;
+  a.exprs.push_back(choice);
+  a.rules.push_back({"either", size(a.exprs) - 1});
+  a.root = size(a.rules) - 1;
+  return a;
+}
+
 }  // namespace fathom

@@ -53,6 +53,10 @@ struct Grammar {
   RuleId root = 0;
 };
 
+// The texts of either. Sizes add up, so the result may exceed the builder's bounds by a factor of
+// two; CompileGrammar has the last word.
+Grammar EitherOf(Grammar a, const Grammar& b);
+
 class GrammarBuilder {
  public:
   static constexpr int kUnlimited = -1;

@@ -348,7 +348,7 @@ void ApiServer::Serve(Engine* engine, const TextFrontEnd* front_end) {
   impl_->engine = engine;
   impl_->front_end = front_end;
   impl_->metrics->Attach(engine);
-  impl_->constraints = std::make_unique<ConstraintFactory>(front_end);
+  impl_->constraints = std::make_unique<ConstraintFactory>(front_end, engine->info().eos_token_ids);
   impl_->watchdog = std::make_unique<Watchdog>(engine, impl_->options.watchdog_timeout);
   impl_->state = Impl::State::kReady;
 }

@@ -27,7 +27,7 @@ struct GenerationRoute {
   const TextFrontEnd* front_end = nullptr;
   const ModelNames* names = nullptr;
   const ApiKeys* keys = nullptr;
-  const ConstraintFactory* constraints = nullptr;
+  ConstraintFactory* constraints = nullptr;
   RequestLimits limits;
   ReasoningField reasoning_field = ReasoningField::kBoth;
   std::string response_role = "assistant";

@@ -84,6 +84,7 @@ class TextFrontEnd {
   [[nodiscard]] std::string Decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
   // The exact bytes; may be part of a character.
   [[nodiscard]] std::string_view TokenBytes(TokenId id) const { return tokenizer_.TokenBytes(id); }
+  [[nodiscard]] const Tokenizer& tokenizer() const { return tokenizer_; }
   // kInvalidArgument for stop strings that StopMatcher refuses. The front end must outlive the use
   // of the stream.
   [[nodiscard]] Result<std::unique_ptr<OutputStream>> NewOutput(const OutputOptions& options) const;
