@@ -157,12 +157,16 @@ MaybeError PrepareChat(const GenerationRoute& route, const JsonValue& body,
                        ChatPrompt* chat) {
   if (MaybeError error = route.front_end->PrepareChat(body, default_kwargs, chat)) return error;
   OutputParserOptions& parser = chat->parser;
-  const bool has_tools = !parser.tools.empty();
-  if (has_tools && chat->tool_choice == ToolChoice::kAuto &&
-      (!route.auto_tool_choice || !route.parse_tools)) {
-    return BadRequest("tool_choice",
-                      "tool_choice auto needs --enable-auto-tool-choice and a --tool-call-parser; "
-                      "this server was started without");
+  if (!parser.tools.empty() && chat->tool_choice != ToolChoice::kNone) {
+    if (!route.parse_tools) {
+      return BadRequest("tools",
+                        "tools need a --tool-call-parser; this server was started without");
+    }
+    if (chat->tool_choice == ToolChoice::kAuto && !route.auto_tool_choice) {
+      return BadRequest("tool_choice",
+                        "tool_choice auto needs --enable-auto-tool-choice; this server was started "
+                        "without");
+    }
   }
   if (!route.parse_tools) parser.tools.clear();
   parser.parallel_tool_calls = fields.parallel_tool_calls;
