@@ -256,6 +256,39 @@ TEST(OutputParser, AQuotationDoesNotHideTheCallAfterIt) {
                     {{"like " + call, "", {{"f", "{\"s\": \"x\"}"}}}, "tool_calls", true, {}, {}});
 }
 
+TEST(OutputParser, AfterAHeldBlockTheRestIsReadLikeAnyOutput) {
+  const std::string call = kOpen + Invoke(Parameter("s", "x")) + kClose;
+  const std::string text = "r\n\n" + call + "\nc<think>s\n\n" + call + Invoke("", "free") + "d";
+  const std::string x = "{\"s\": \"x\"}";
+  ExpectForEveryCut(
+      WithTools(OutputState::kReasoning), text,
+      {{"rs", "c\nd", {{"f", x}, {"f", x}, {"free", "{}"}}}, "tool_calls", true, {}, {}});
+}
+
+TEST(OutputParser, AMissingClosingTagCostsAnyValueItsLastLineFeed) {
+  const auto parse = [](const std::string& attributes, const std::string& text) {
+    const std::string body = "<｜DSML｜parameter " + attributes + ">" + text;
+    return ParsePieces(WithTools(), {kOpen + Invoke(body) + kClose}).message.calls.at(0).arguments;
+  };
+  EXPECT_EQ(parse("name=\"s\" string=\"true\"", "a\n\n"), "{\"s\": \"a\\n\"}");
+  EXPECT_EQ(parse("name=\"n\" string=\"true\"", "a\n\n"), "{\"n\": \"a\\n\"}");
+  EXPECT_EQ(parse("name=\"o\" string=\"false\"", "a\n"), "{\"o\": \"a\"}");
+  EXPECT_EQ(parse("name=\"input\" string=\"true\"", "a\n"), "{\"input\": \"a\"}");
+}
+
+TEST(OutputParser, OnlyTheOfficialBlockMayNameUndeclaredTools) {
+  const auto names = [](const std::string& text) {
+    std::string joined;
+    for (const auto& call : ParsePieces(WithTools(), {text}).message.calls)
+      joined += call.name + " ";
+    return joined;
+  };
+  EXPECT_EQ(names(kOpen + Invoke("", "x") + Invoke("", "f") + Invoke("", "x") + kClose), "x f x ");
+  EXPECT_EQ(names("<｜DSML｜calls>" + Invoke("", "x") + kClose), "");
+  EXPECT_EQ(names("<｜DSML｜calls>" + Invoke("", "f") + Invoke("", "x") + kClose), "f x ");
+  EXPECT_EQ(names(Invoke("", "x") + Invoke("", "f") + Invoke("", "x") + Invoke("", "f")), "f f ");
+}
+
 TEST(OutputParser, AsksToStopAfterTheFirstCallUnlessItIsHeld) {
   OutputCase given = WithTools();
   given.options.parallel_tool_calls = false;
