@@ -18,6 +18,21 @@
 
 namespace fathom {
 
+// Pages of other origins that may call the API. No origins: none may.
+struct CorsOptions {
+  std::vector<std::string> allowed_origins;  // "*": all
+  std::vector<std::string> allowed_methods = {"*"};
+  std::vector<std::string> allowed_headers = {"*"};
+  bool allow_credentials = false;
+};
+
+// PEM files. No certificate: plain HTTP.
+struct TlsOptions {
+  std::string certificate_file;
+  std::string key_file;
+  std::string client_ca_file;  // clients must show a certificate of it; empty: none
+};
+
 struct ApiServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;                         // 0: any free port
@@ -43,6 +58,21 @@ struct ApiServerOptions {
   std::chrono::milliseconds keep_alive_interval{10'000};  // SSE comments
   // /health turns 503 when the engine has had work for so long without ending a step.
   std::chrono::milliseconds watchdog_timeout{60'000};
+
+  bool auto_tool_choice = true;  // off: tool_choice auto is a 400
+  bool parse_tools = true;       // off: markup of calls stays in the content
+  bool parse_reasoning = true;   // off: reasoning stays in the content, with its marks
+  bool access_log = true;        // a line per HTTP request
+  bool log_requests = false;     // a line per generation, with ids and times
+  int64_t max_log_len = 0;       // characters of the prompt in that line
+  CorsOptions cors;
+  TlsOptions tls;
+  std::string root_path;    // in front of all routes, as a proxy leaves it; empty: nothing
+  std::string unix_socket;  // path to listen at in place of host and port; empty: not
+  std::string response_role = "assistant";
+  bool return_tokens_as_token_ids = false;  // logprobs show "token_id:N", whatever a request says
+  bool request_id_headers = false;          // answers carry X-Request-Id
+  bool track_load = false;                  // count for /load
 };
 
 class ApiServer {
