@@ -58,8 +58,13 @@ void DescribeCache(const LocalEngine& engine) {
 }  // namespace
 
 Result<ModelLocation> FindModel(const std::string& model, ModelNeed need) {
+  return FindModel(model, need, HubCacheFromEnvironment());
+}
+
+Result<ModelLocation> FindModel(const std::string& model, ModelNeed need,
+                                const std::filesystem::path& hub_cache) {
   namespace fs = std::filesystem;
-  if (!model.empty()) return LocateModel(model, need, HubCacheFromEnvironment());
+  if (!model.empty()) return LocateModel(model, need, hub_cache);
   std::error_code error;
   std::string looked;
   for (const fs::path& models : ModelFolders()) {
@@ -75,16 +80,24 @@ Result<std::filesystem::path> ResolveModel(const std::string& model, ModelNeed n
   return location.directory;
 }
 
-Result<LoadedModel> LoadedModel::Load(const std::string& model, const LocalEngineOptions& options,
-                                      const ChatDefaults& chat_defaults) {
+Result<LoadedModel> LoadedModel::Load(const std::string& model, const LocalEngineOptions& options) {
+  FATHOM_ASSIGN_OR_RETURN(const ModelLocation location, FindModel(model));
+  return Load(location, options, {});
+}
+
+Result<LoadedModel> LoadedModel::Load(const ModelLocation& location,
+                                      const LocalEngineOptions& options,
+                                      const FrontEndOptions& front_end) {
   const auto start = std::chrono::steady_clock::now();
   LoadedModel loaded;
-  FATHOM_ASSIGN_OR_RETURN(const ModelLocation location, FindModel(model));
   loaded.name = location.name;
   loaded.directory = location.directory;
   FATHOM_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(loaded.directory));
   for (const std::string& note : checkpoint.notes()) spdlog::info("{}", note);
-  FATHOM_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(loaded.directory));
+  FATHOM_ASSIGN_OR_RETURN(
+      Tokenizer tokenizer,
+      Tokenizer::Load(front_end.tokenizer_directory.empty() ? loaded.directory
+                                                            : front_end.tokenizer_directory));
   for (const std::string& warning : tokenizer.warnings()) spdlog::warn("{}", warning);
   if (tokenizer.vocab_size() > checkpoint.config().vocab_size) {
     return InvalidArgument(loaded.directory.string() + ": tokenizer.json has " +
@@ -98,8 +111,10 @@ Result<LoadedModel> LoadedModel::Load(const std::string& model, const LocalEngin
   loaded.sampling_defaults.top_k = generation.top_k;
 
   ChatOptions chat;
-  chat.defaults = chat_defaults;
-  chat.effort_profile = DetectEffortProfileOf(loaded.directory);
+  chat.defaults = front_end.chat_defaults;
+  chat.effort_profile = front_end.effort_profile ? *front_end.effort_profile
+                                                 : DetectEffortProfileOf(loaded.directory);
+  chat.official_user_content = front_end.official_user_content;
   loaded.front_end = std::make_unique<TextFrontEnd>(std::move(tokenizer), std::move(chat));
 
   std::vector<TokenId> eos = generation.eos_token_ids.empty() ? checkpoint.config().eos_token_ids

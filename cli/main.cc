@@ -1,5 +1,4 @@
 // The `fathom` program: parses the command line and runs one command.
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "base/fault_guard.h"
 #include "cli/arguments.h"
 #include "cli/command.h"
+#include "cli/log_format.h"
 #include "cli/version.h"
 
 namespace {
@@ -28,7 +28,10 @@ void AddLogLevelOption(CLI::App& command, std::string& log_level) {
   command
       .add_option("--log-level", log_level,
                   "What to log to standard error (default: warning; serve: info)")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}));
+      ->transform(CLI::IsMember(
+          std::vector<std::string>{"trace", "debug", "info", "warning", "error", "critical", "off"},
+          CLI::ignore_case))
+      ->group("Logging");
 }
 
 }  // namespace
@@ -39,10 +42,7 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   // Weights are mapped files; one that is truncated under us is an error of what reads it.
   fathom::InstallFaultGuard();
-  // Logs go to standard error: standard output belongs to answers.
-  auto logger = spdlog::stderr_color_mt("fathom");
-  logger->set_pattern("%Y-%m-%d %H:%M:%S %^%l%$ %v");
-  spdlog::set_default_logger(logger);
+  StartLog();
 
   CLI::App app("fathom: DeepSeek-V4 inference without Python", "fathom");
   app.set_version_flag("--version", std::string("fathom ") + kVersion);
@@ -53,7 +53,7 @@ int main(int argc, char** argv) {
   Action action;
   AddGenerateCommand(app, action);
   AddChatCommand(app, action);
-  AddServeCommand(app, action);
+  const PrepareArguments prepare_serve = AddServeCommand(app, action);
   AddTokenizeCommand(app, action);
   AddTemplateCommand(app, action);
   AddLogitsCommand(app, action);
@@ -72,14 +72,22 @@ int main(int argc, char** argv) {
     std::cerr << app.help();
     return kExitUsage;
   }
-  auto arguments = NormalizeArguments(app, std::vector<std::string>(argv + 1, argv + argc));
-  if (!arguments.ok()) {
-    std::cerr << "fathom: " << arguments.status().message() << "\n";
-    return kExitUsage;
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (arguments.front() == "serve") {
+    PreparedArguments prepared = prepare_serve({arguments.begin() + 1, arguments.end()});
+    if (prepared.exit_status) return *prepared.exit_status;
+    arguments = std::move(prepared.arguments);
+  } else {
+    auto normalized = NormalizeArguments(app, arguments);
+    if (!normalized.ok()) {
+      std::cerr << "fathom: " << normalized.status().message() << "\n";
+      return kExitUsage;
+    }
+    arguments = std::move(normalized).value();
   }
   try {
-    std::reverse(arguments->begin(), arguments->end());  // the parser takes them from the back
-    app.parse(std::move(*arguments));
+    std::reverse(arguments.begin(), arguments.end());  // the parser takes them from the back
+    app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
     // 0 for --help and --version; every mistake in the arguments is one status.
     return app.exit(error) == 0 ? 0 : kExitUsage;
