@@ -94,13 +94,12 @@ Result<LoadedModel> LoadedModel::Load(const ModelLocation& location,
   loaded.directory = location.directory;
   FATHOM_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(loaded.directory));
   for (const std::string& note : checkpoint.notes()) spdlog::info("{}", note);
-  FATHOM_ASSIGN_OR_RETURN(
-      Tokenizer tokenizer,
-      Tokenizer::Load(front_end.tokenizer_directory.empty() ? loaded.directory
-                                                            : front_end.tokenizer_directory));
+  const std::filesystem::path tokenizer_directory =
+      front_end.tokenizer_directory.empty() ? loaded.directory : front_end.tokenizer_directory;
+  FATHOM_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(tokenizer_directory));
   for (const std::string& warning : tokenizer.warnings()) spdlog::warn("{}", warning);
   if (tokenizer.vocab_size() > checkpoint.config().vocab_size) {
-    return InvalidArgument(loaded.directory.string() + ": tokenizer.json has " +
+    return InvalidArgument(tokenizer_directory.string() + ": tokenizer.json has " +
                            std::to_string(tokenizer.vocab_size()) + " tokens, the model only " +
                            std::to_string(checkpoint.config().vocab_size));
   }

@@ -34,6 +34,16 @@ void AddLogLevelOption(CLI::App& command, std::string& log_level) {
       ->group("Logging");
 }
 
+// The word "serve" where it is the command; options of the program itself may stand before it.
+std::vector<std::string>::const_iterator FindServe(const std::vector<std::string>& words) {
+  auto word = words.begin();
+  while (word != words.end() && word->rfind('-', 0) == 0) {
+    const bool takes_next = *word == "--log-level" || *word == "--log_level";
+    word += takes_next && word + 1 != words.end() ? 2 : 1;
+  }
+  return word != words.end() && *word == "serve" ? word : words.end();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -72,22 +82,21 @@ int main(int argc, char** argv) {
     std::cerr << app.help();
     return kExitUsage;
   }
-  std::vector<std::string> arguments(argv + 1, argv + argc);
-  if (arguments.front() == "serve") {
-    PreparedArguments prepared = prepare_serve({arguments.begin() + 1, arguments.end()});
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  const auto serve = FindServe(words);
+  auto arguments = NormalizeArguments(app, {words.begin(), serve});
+  if (!arguments.ok()) {
+    std::cerr << "fathom: " << arguments.status().message() << "\n";
+    return kExitUsage;
+  }
+  if (serve != words.end()) {
+    const PreparedArguments prepared = prepare_serve({serve + 1, words.end()});
     if (prepared.exit_status) return *prepared.exit_status;
-    arguments = std::move(prepared.arguments);
-  } else {
-    auto normalized = NormalizeArguments(app, arguments);
-    if (!normalized.ok()) {
-      std::cerr << "fathom: " << normalized.status().message() << "\n";
-      return kExitUsage;
-    }
-    arguments = std::move(normalized).value();
+    arguments->insert(arguments->end(), prepared.arguments.begin(), prepared.arguments.end());
   }
   try {
-    std::reverse(arguments.begin(), arguments.end());  // the parser takes them from the back
-    app.parse(std::move(arguments));
+    std::reverse(arguments->begin(), arguments->end());  // the parser takes them from the back
+    app.parse(std::move(*arguments));
   } catch (const CLI::ParseError& error) {
     // 0 for --help and --version; every mistake in the arguments is one status.
     return app.exit(error) == 0 ? 0 : kExitUsage;

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <random>
 
 #include "cli/serve_options.h"
 
@@ -463,6 +464,64 @@ TEST(ServeArguments, VllmsVariablesAreRead) {
   EXPECT_TRUE(outcome.options.api.dev_endpoints);
   EXPECT_EQ(outcome.options.cache.memory_bytes, int64_t{3} << 30);
   EXPECT_THAT(outcome.given.notes, ElementsAre(HasSubstr("VLLM_USE_DEEP_GEMM")));
+}
+
+// Random lines: all end in problems, or in what the parser takes (Give fails where it does not).
+TEST(ServeArguments, WhatIsPreparedSuitsTheParser) {
+  const Values words = {"--port",
+                        "--port=1",
+                        "8000",
+                        "-1",
+                        "--max_model_len",
+                        "8K",
+                        "auto",
+                        "--served-model-name",
+                        "--api-key",
+                        "--allowed-origins",
+                        R"(["a","[b]"])",
+                        "[x]",
+                        "",
+                        "--",
+                        "-",
+                        "-m",
+                        "-t4",
+                        "-t",
+                        "-tp",
+                        "-cc.mode",
+                        "-cc",
+                        "{}",
+                        R"({"thinking": true})",
+                        "--default-chat-template-kwargs",
+                        "--default-chat-template-kwargs.thinking=True",
+                        "--enable-prefix-caching",
+                        "--no-enable-prefix-caching",
+                        "--enable-log-requests=false",
+                        "--trust-remote-code",
+                        "--seed",
+                        "--model-alias",
+                        "a={}",
+                        "--kv-cache-dtype=fp8",
+                        "--root-path=",
+                        "--tool-call-parser",
+                        "none",
+                        "=",
+                        "--=",
+                        "--.",
+                        "--no-",
+                        "-.",
+                        "-=",
+                        "model"};
+  std::mt19937 random(11);
+  int good = 0;
+  for (int round = 0; round < 3000; ++round) {
+    Values arguments;
+    for (auto n = random() % 6; n > 0; --n) arguments.push_back(words[random() % words.size()]);
+    std::string line;
+    for (const std::string& word : arguments) line += "'" + word + "' ";
+    SCOPED_TRACE(line);
+    ASSERT_NO_THROW(good += Give(arguments).given.problems.empty() ? 1 : 0);
+  }
+  EXPECT_GT(good, 300);
 }
 
 class TempFile {

@@ -152,6 +152,17 @@ TEST(Flags, WarningsNameTheFlagAndTheServerRuns) {
   EXPECT_THAT(log, AllOf(Not(HasSubstr("--enforce-eager")), Not(HasSubstr("--tensor-parallel"))));
 }
 
+TEST(Flags, OptionsOfTheProgramMayStandBeforeTheCommand) {
+  for (const std::vector<std::string>& before :
+       std::vector<std::vector<std::string>>{{"--log-level", "error"}, {"--log_level=error"}}) {
+    std::vector<std::string> arguments = before;
+    arguments.insert(arguments.end(), {"serve", "-tp", "2", "--max-modl-len", "8"});
+    const Outcome outcome = RunFathom(arguments);
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("fathom: 2 problems with the arguments:\n"));
+  }
+}
+
 TEST(Flags, HelpIsGroupedAndListsVllms) {
   const Outcome help = RunFathom({"serve", "--help"});
   EXPECT_EQ(help.status, 0);
