@@ -11,8 +11,8 @@ namespace fathom::cli {
 
 class ReadyDeadline {
  public:
-  explicit ReadyDeadline(std::chrono::seconds timeout);  // 0: none
-  ~ReadyDeadline();                                      // ready
+  explicit ReadyDeadline(std::chrono::milliseconds timeout);  // 0: none
+  ~ReadyDeadline();                                           // ready
   ReadyDeadline(const ReadyDeadline&) = delete;
   ReadyDeadline& operator=(const ReadyDeadline&) = delete;
 

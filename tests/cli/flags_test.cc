@@ -269,7 +269,7 @@ TEST(Seeds, RequestsWithoutOneFollowFromTheServers) {
     std::vector<std::string> texts;
     for (int i = 0; i < 3; ++i) {
       texts.push_back(TextOf(
-          Complete(server.port(), {{"temperature", 2}, {"max_tokens", 40}, {"ignore_eos", true}})));
+          Complete(server.port(), {{"temperature", 2}, {"max_tokens", 12}, {"ignore_eos", true}})));
     }
     return texts;
   };
