@@ -124,7 +124,11 @@ Result<EngineCore::JobPtr> EngineCore::Prepare(RequestId id, GenerateRequest req
   job->timings.arrival = Clock::now();
   job->ends = EndTokensOf(request, info_);
   std::random_device entropy;
-  const uint64_t seed = request.sampling.seed ? 0 : (uint64_t{entropy()} << 32) | entropy();
+  // Neighbours get distant seeds: the odd constant spreads the ids over all 64 bits.
+  const uint64_t seed = request.sampling.seed ? 0
+                        : options_.seed       ? static_cast<uint64_t>(*options_.seed) +
+                                              0x9e3779b97f4a7c15u * static_cast<uint64_t>(id)
+                                        : (uint64_t{entropy()} << 32) | entropy();
   job->sampler.emplace(request.sampling, seed, info_.vocab_size, request.prompt);
   job->priority = request.priority;
   job->client = std::move(request.client);

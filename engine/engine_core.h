@@ -37,6 +37,8 @@ struct LocalEngineOptions {
   std::optional<CacheDTypes> cache_dtypes;  // absent: what goes with the numerics
   bool prefix_caching = true;
   int64_t retention_interval = kDefaultRetentionInterval;  // cache/retention.h
+  // Requests without a seed get one that follows from this and their id. Absent: a random one.
+  std::optional<int64_t> seed;
 };
 
 // "cpu" or "reference"; kInvalidArgument names the known ones.

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/log_fields.h"
 #include "server/api_error.h"
 #include "server/api_keys.h"
 #include "server/generation.h"
@@ -109,9 +110,16 @@ std::string LogSafe(std::string_view path) {
 }
 
 void LogAccess(const http::AccessRecord& record) {
-  spdlog::info("{} {} {} {} bytes {} ms{}", record.method.empty() ? "-" : record.method,
-               record.path.empty() ? "-" : LogSafe(record.path), record.status, record.sent_bytes,
-               record.duration.count(), record.client_left ? " (client left)" : "");
+  const std::string path = record.path.empty() ? "-" : LogSafe(record.path);
+  const std::string method = record.method.empty() ? "-" : record.method;
+  LogFields fields = LogFields::ForPrograms();
+  fields.Add("method", method)
+      .Add("path", path)
+      .Add("status", record.status)
+      .Add("bytes", static_cast<int64_t>(record.sent_bytes))
+      .Add("ms", static_cast<int64_t>(record.duration.count()));
+  spdlog::info("{} {} {} {} bytes {} ms{}{}", method, path, record.status, record.sent_bytes,
+               record.duration.count(), record.client_left ? " (client left)" : "", fields.Text());
 }
 
 }  // namespace
@@ -275,7 +283,8 @@ void ApiServer::Impl::Work(Action action, http::Request request, WriterPtr write
   ++*in_flight;
   job.in_flight = std::shared_ptr<void>(nullptr, [load = in_flight](void*) { --*load; });
   auto generation = std::make_shared<Generation>(
-      GenerationContext{engine, front_end, metrics, options.log_requests}, writer, std::move(job));
+      GenerationContext{engine, front_end, metrics, options.log_requests, options.max_log_len},
+      writer, std::move(job));
   {
     const std::lock_guard lock(mutex);
     if (aborting) return writer->Send(Failure(request.path, *CheckReady()));
