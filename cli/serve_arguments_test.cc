@@ -206,7 +206,7 @@ const std::vector<Case> kCases = {
     {{"--async-scheduling"}, kW},
     {{"--no-async-scheduling"}, kA},
     {{"--stream-interval", "1"}, kA},
-    {{"--stream-interval", "8"}, kR},
+    {{"--stream-interval", "8"}, kA},
     {{"--max-num-partial-prefills", "1"}, kA},
     {{"--max-num-partial-prefills", "2"}, kR},
     {{"--max-long-partial-prefills", "1"}, kA},

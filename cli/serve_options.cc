@@ -212,6 +212,11 @@ void AddChatGroup(CLI::App& command, ServeOptions& o) {
 
 void AddHttpGroup(CLI::App& command, ServeOptions& o) {
   Group group(command, "HTTP");
+  group
+      .Value("--stream-interval", o.api.stream_interval,
+             "Tokens between two writes of a stream, the first one apart")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   group.Value("--host", o.api.host, "Address to listen on")->capture_default_str();
   group.Value("--port", o.api.port, "Port to listen on; 0 takes a free one")->capture_default_str();
   group.Value("--uds", o.api.unix_socket, "Unix socket to listen at, in place of host and port");

@@ -141,7 +141,6 @@ constexpr VllmFlag kFlags[] = {
     {"enable-chunked-prefill", kSwitch, kRefuse, "true",
      "prompts are always computed in chunks; results do not depend on it"},
     {"async-scheduling", kSwitch, kWarn, "false", "a step is planned in microseconds, in turn"},
-    {"stream-interval", kValue, kRefuse, "1", "each token is sent as it comes"},
     {"max-num-partial-prefills", kValue, kRefuse, "1",
      "prompts share a step's budget in order of arrival; use --max-num-batched-tokens"},
     {"max-long-partial-prefills", kValue, kRefuse, "1",

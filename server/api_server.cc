@@ -317,6 +317,7 @@ GenerationRoute ApiServer::Impl::NewGenerationRoute() const {
   route.parse_tools = options.parse_tools;
   route.parse_reasoning = options.parse_reasoning;
   route.request_id_headers = options.request_id_headers;
+  route.stream_interval = options.stream_interval;
   route.keep_alive_interval = options.keep_alive_interval;
   return route;
 }

@@ -59,6 +59,7 @@ struct ApiServerOptions {
   // /health turns 503 when the engine has had work for so long without ending a step.
   std::chrono::milliseconds watchdog_timeout{60'000};
 
+  int stream_interval = 1;       // tokens between two writes of a stream, the first one apart
   bool auto_tool_choice = true;  // off: tool_choice auto is a 400
   bool parse_tools = true;       // off: markup of calls stays in the content
   bool parse_reasoning = true;   // off: reasoning stays in the content, with its marks
