@@ -216,6 +216,22 @@ TEST_F(Messages, ErrorsHaveAnthropicsForm) {
   ExpectFailure(Ask(), 529, "overloaded_error");
 }
 
+TEST_F(Messages, ErrorsNameFieldsAsAnthropicDoes) {
+  auto message = [](const Reply& reply) {
+    return Parse(reply)["error"]["message"].get<std::string>();
+  };
+  EXPECT_EQ(message(Ask(R"("stop_sequences": 5)")),
+            "stop_sequences must be a string or a list of strings, got 5");
+  EXPECT_THAT(message(Ask(R"("output_config": {"effort": "huge"})")),
+              HasSubstr("output_config.effort must be"));
+  EXPECT_THAT(message(Ask(R"("thinking": {"type": "enabled", "budget_tokens": "x"})")),
+              HasSubstr("thinking.budget_tokens must be"));
+  const std::string counted = R"({"model": "fathom-nano", "stop_sequences": [""], "messages": [)"
+                              R"({"role": "user", "content": "Hi"}]})";
+  EXPECT_EQ(message(Post("/v1/messages/count_tokens", counted)),
+            "stop_sequences must not hold an empty string");
+}
+
 TEST_F(Messages, AnErrorInTheStreamIsAnEvent) {
   engine_.ScriptError(Ids("</think>ab"), Internal("exploded"));
   const auto events = Stream(Ask(R"("stream": true)"));

@@ -17,6 +17,10 @@ namespace bhttp = beast::http;
 // The next request's bytes that are taken in while an answer is produced. Beyond them the socket is
 // left alone, and a client that left is noticed at the next write.
 constexpr size_t kMaxReadAhead = size_t{64} << 10;
+// What is held of a request while the parser waits for the end of a part of it, besides what a head
+// may have. The parser itself bounds heads and bodies, but neither the trailer of a chunked body
+// nor a chunk's extension.
+constexpr size_t kMaxUnparsed = size_t{128} << 10;
 // What is read and dropped after an early answer, so that closing with unread bytes does not reset
 // the connection before the client has read that answer.
 constexpr size_t kMaxLingerBytes = size_t{128} << 20;
@@ -82,7 +86,9 @@ Connection::Connection(std::shared_ptr<Core> core, uint64_t id, Socket socket)
       socket_(std::move(socket)),
       read_timer_(socket_.get_executor()),
       write_timer_(socket_.get_executor()),
-      silence_timer_(socket_.get_executor()) {}
+      silence_timer_(socket_.get_executor()) {
+  buffer_.max_size(core_->options.max_header_bytes + kMaxUnparsed);
+}
 
 bool Connection::Post(std::function<void()> task) {
   const std::lock_guard lock(mutex_);
@@ -170,6 +176,12 @@ void Connection::OnHead(ErrorCode error) {
   access_.method = std::string(head.method_string());
   access_.path = std::string(WithoutQuery(head.target()));
   if (error) return RejectReadError(error);
+  // Where the body ends cannot be told of other codings; to take them for no body would make a
+  // request of it.
+  if (head.count(bhttp::field::transfer_encoding) > 0 &&
+      LowerCase(head[bhttp::field::transfer_encoding]) != "chunked") {
+    return Reject(501, "the only Transfer-Encoding that is understood is chunked");
+  }
   is_head_request_ = head.method() == bhttp::verb::head;
   is_http_1_0_ = head.version() == 10;
   keep_alive_ = head.keep_alive();
@@ -223,6 +235,9 @@ void Connection::RejectReadError(ErrorCode error) {
   if (error == bhttp::error::header_limit) {
     return Reject(431, "the request line and headers are larger than " +
                            std::to_string(core_->options.max_header_bytes) + " bytes");
+  }
+  if (error == bhttp::error::buffer_overflow) {
+    return Reject(431, "the trailer or a chunk's extension is too long");
   }
   if (timed_out_) return Reject(408, "the request did not arrive in time");
   // Beast's own errors are about what the client sent; all others mean that it is gone.

@@ -46,7 +46,7 @@ struct HttpOptions {
 
   // Runs on a connection's strand; must not block (PostWork does what takes long).
   std::function<void(Request, std::shared_ptr<ResponseWriter>)> handler;
-  // The answer to a request that never reached the handler: 400, 408, 413, 431.
+  // The answer to a request that never reached the handler: 400, 408, 413, 431, 501.
   std::function<Response(int status, std::string_view message)> error_response;
   // May be empty. Runs on I/O threads.
   std::function<void(const AccessRecord&)> access_log;
