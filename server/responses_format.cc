@@ -1,7 +1,9 @@
 // The answers of OpenAI's /v1/responses.
 //
 // The output is a list of items: reasoning, messages, function calls. A stream opens one, sends its
-// deltas and closes it before the next begins, and ends with the whole response.
+// deltas and closes it before the next begins, and ends with the whole response. Reasoning is a
+// part like any other (response.content_part.added): the official client knows no reasoning_part
+// events, which other servers send, and its stream helper throws at events that it does not know.
 #include <optional>
 #include <utility>
 
@@ -201,9 +203,7 @@ class ResponsesFormat final : public AnswerFormat {
               ",\"item\":" + ItemJson(open, /*done=*/false),
           out);
     if (open.kind == Kind::kToolCall) return;
-    Event(open.kind == Kind::kReasoning ? "response.reasoning_part.added"
-                                        : "response.content_part.added",
-          InPart() + "\"part\":" + PartJson(open, ""), out);
+    Event("response.content_part.added", InPart() + "\"part\":" + PartJson(open, ""), out);
   }
 
   void Close(std::string* out) {
@@ -214,7 +214,7 @@ class ResponsesFormat final : public AnswerFormat {
     switch (item.kind) {
       case Kind::kReasoning:
         Event("response.reasoning_text.done", InPart() + "\"text\":" + text, out);
-        Event("response.reasoning_part.done", InPart() + part, out);
+        Event("response.content_part.done", InPart() + part, out);
         break;
       case Kind::kContent:
         Event("response.output_text.done", InPart() + "\"text\":" + text + ",\"logprobs\":[]", out);

@@ -95,8 +95,8 @@ TEST_F(Responses, StreamEvents) {
   EXPECT_THAT(
       types,
       ElementsAre("response.created", "response.in_progress", "response.output_item.added",
-                  "response.reasoning_part.added", "response.reasoning_text.delta",
-                  "response.reasoning_text.done", "response.reasoning_part.done",
+                  "response.content_part.added", "response.reasoning_text.delta",
+                  "response.reasoning_text.done", "response.content_part.done",
                   "response.output_item.done", "response.output_item.added",
                   "response.content_part.added", "response.output_text.delta",
                   "response.output_text.done", "response.content_part.done",

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs the tests that use npm packages, with a Node of at least 20: run.sh [test file]...
-# (default: all *.test.mjs here). install.sh says where that Node comes from.
+# Runs the tests that use npm packages, with a Node of at least 20: run.sh [test file]... (default: all). They start
+# servers of the program that FATHOM names (support.mjs). install.sh says where that Node comes from.
 set -eu
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 "$here/install.sh"
