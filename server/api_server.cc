@@ -332,8 +332,8 @@ Result<std::unique_ptr<ApiServer>> ApiServer::Start(ApiServerOptions options) {
   http_options.handler = [raw = impl.get()](http::Request request, WriterPtr writer) {
     raw->Handle(std::move(request), std::move(writer));
   };
-  http_options.error_response = [](int status, std::string_view message) {
-    return ErrorResponse({status, std::string(message), {}, {}});
+  http_options.error_response = [](int status, std::string_view path, std::string_view message) {
+    return Failure(path, {status, std::string(message), {}, {}});
   };
   if (impl->options.access_log) http_options.access_log = LogAccess;
   FATHOM_ASSIGN_OR_RETURN(impl->server, http::HttpServer::Start(std::move(http_options)));
