@@ -5,6 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
+#include <ctime>
+#include <functional>
+#include <future>
 #include <iostream>
 #include <memory>
 
@@ -46,6 +50,11 @@ class StopSignals {
     int signal = 0;
     sigwait(&set_, &signal);
   }
+  // Takes one that has come; does not wait.
+  [[nodiscard]] bool Poll() const {
+    const timespec none{};
+    return sigtimedwait(&set_, nullptr, &none) > 0;
+  }
   // From here on a signal ends the process at once.
   void Release() const { pthread_sigmask(SIG_SETMASK, &previous_, nullptr); }
 
@@ -68,11 +77,8 @@ std::string WithRevision(const char* option, const std::string& model,
 
 // Sampling defaults of requests, in the order in which they win: overrides, then what
 // --generation-config names.
-Status SetSamplingDefaults(const ServeOptions& o, const SamplingParams& of_model,
-                           ApiServerOptions& api) {
-  api.default_temperature = of_model.temperature;
-  api.default_top_p = of_model.top_p;
-  api.default_top_k = of_model.top_k;
+Result<ModelDefaults> SamplingDefaults(const ServeOptions& o, const SamplingParams& of_model) {
+  ModelDefaults defaults{of_model.temperature, of_model.top_p, of_model.top_k};
   if (o.generation_config != "auto") {
     GenerationConfig config;
     if (o.generation_config != "vllm") {
@@ -84,18 +90,16 @@ Status SetSamplingDefaults(const ServeOptions& o, const SamplingParams& of_model
       }
       FATHOM_ASSIGN_OR_RETURN(config, LoadGenerationConfig(folder));
     }
-    api.default_temperature = config.temperature;
-    api.default_top_p = config.top_p;
-    api.default_top_k = config.top_k;
+    defaults = {config.temperature, config.top_p, config.top_k};
   }
   if (!o.generation_overrides.empty()) {
     FATHOM_ASSIGN_OR_RETURN(const SamplingOverrides overrides,
                             ParseSamplingOverrides(o.generation_overrides));
-    api.default_temperature = overrides.temperature.value_or(api.default_temperature);
-    api.default_top_p = overrides.top_p.value_or(api.default_top_p);
-    api.default_top_k = overrides.top_k.value_or(api.default_top_k);
+    defaults.temperature = overrides.temperature.value_or(defaults.temperature);
+    defaults.top_p = overrides.top_p.value_or(defaults.top_p);
+    defaults.top_k = overrides.top_k.value_or(defaults.top_k);
   }
-  return {};
+  return defaults;
 }
 
 // What of the API's options is not one option of the command line.
@@ -214,6 +218,24 @@ Result<Served> LoadReplay(const ServeOptions& o, const ModelLocation& location,
   return Served{std::move(replay.front_end), std::move(replay.engine), replay.sampling_defaults};
 }
 
+// Loads on another thread, so that a signal is heard meanwhile: it ends the process from here,
+// because reading weights cannot be interrupted and leaves nothing to tidy up.
+Result<Served> LoadUnlessStopped(const std::function<Result<Served>()>& load,
+                                 const StopSignals& signals, ApiServer& server) {
+  auto loading = std::async(std::launch::async, [&load] {
+    pthread_setname_np(pthread_self(), "fathom-load");
+    return load();
+  });
+  do {
+    if (!signals.Poll()) continue;
+    spdlog::info("stopped by a signal while the model was loading");
+    server.Shutdown(std::chrono::milliseconds(0));
+    spdlog::default_logger()->flush();
+    std::_Exit(0);
+  } while (loading.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready);
+  return loading.get();
+}
+
 int Run(Serve& serve, const CLI::App& command) {
   const StopSignals signals;
   ServeOptions& o = serve.options;
@@ -230,26 +252,30 @@ int Run(Serve& serve, const CLI::App& command) {
   if (!location.ok()) return Fail(location.status());
   if (o.api.served_model_names.empty()) o.api.served_model_names.push_back(location->name);
 
-  // Model first: what is wrong with it should be said before a port is taken.
   auto front_end = ToFrontEndOptions(o, hub_cache);
   if (!front_end.ok()) return Fail(front_end.status());
-  auto loaded = o.replay.empty() ? LoadModel(o, *location, *front_end)
-                                 : LoadReplay(o, *location, *front_end, command);
-  if (!loaded.ok()) return Fail(loaded.status());
-  if (Status set = SetSamplingDefaults(o, loaded->sampling_defaults, o.api); !set.ok()) {
-    return Fail(set);
-  }
+  // Before the model is loaded, which may take minutes: a port that is taken is said at once, and
+  // who asks meanwhile is told to wait.
   auto server = ApiServer::Start(o.api);
   if (!server.ok()) return Fail(server.status());
-  (*server)->Serve(loaded->engine.get(), loaded->front_end.get());
+  spdlog::info("listening at {}; answers 503 until the model is loaded", (*server)->url());
+  auto loaded = LoadUnlessStopped(
+      [&] {
+        return o.replay.empty() ? LoadModel(o, *location, *front_end)
+                                : LoadReplay(o, *location, *front_end, command);
+      },
+      signals, **server);
+  if (!loaded.ok()) return Fail(loaded.status());
+  const auto defaults = SamplingDefaults(o, loaded->sampling_defaults);
+  if (!defaults.ok()) return Fail(defaults.status());
+  (*server)->Serve(loaded->engine.get(), loaded->front_end.get(), *defaults);
   deadline.reset();
   std::optional<StatsLog> stats_log;
   if (!o.disable_stats_log) {
     stats_log.emplace(loaded->engine.get(), std::chrono::duration<double>(o.stats_interval_s));
   }
-  std::cout << "fathom serves " << o.api.served_model_names.front() << " at http://"
-            << (*server)->address() << ":" << (*server)->port() << "/v1 (Ctrl-C stops)"
-            << std::endl;
+  std::cout << "fathom serves " << o.api.served_model_names.front() << " at " << (*server)->url()
+            << " (Ctrl-C stops)" << std::endl;
   std::cout.clear();  // a closed standard output is no reason to fail at the end
 
   signals.Wait();

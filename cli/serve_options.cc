@@ -250,6 +250,16 @@ void AddHttpGroup(CLI::App& command, ServeOptions& o) {
   group.Switch("enable-server-load-tracking", o.api.track_load, "Count what /load tells");
   group.Switch("enable-dev-endpoints", o.api.dev_endpoints,
                "Answer POST /reset_prefix_cache, which forgets all cached prefixes");
+  group
+      .Value("--requests-per-minute", o.api.requests_per_minute,
+             "Requests that one API key may make in a minute; 0: no limit")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  group
+      .Value("--max-total-body-bytes", o.api.max_total_body_bytes,
+             "Bodies of all requests that are being read or parsed")
+      ->check(CLI::Range(size_t{1}, size_t{1} << 40))
+      ->capture_default_str();
   group.Value("--max-body-bytes", o.api.max_body_bytes, "Largest request body")
       ->check(CLI::Range(size_t{1}, size_t{1} << 40))
       ->capture_default_str();

@@ -232,6 +232,19 @@ TEST_F(Messages, ErrorsNameFieldsAsAnthropicDoes) {
             "stop_sequences must not hold an empty string");
 }
 
+TEST_F(Messages, RequestsThatNeverBecameWholeAreRefusedInThatForm) {
+  options_.max_body_bytes = 100;
+  options_.body_timeout = std::chrono::milliseconds(50);
+  ExpectFailure(Ask(R"("system": ")" + std::string(200, 'x') + "\""), 413, "request_too_large");
+  ExpectFailure(Post("/v1/messages/count_tokens", std::string(200, 'x')), 413, "request_too_large");
+  http::TestClient slow(port());
+  slow.SendRaw("POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{");
+  ExpectFailure(slow.ReadReply(), 408, "invalid_request_error");
+  http::TestClient long_head(port());
+  long_head.SendRaw("POST /v1/messages HTTP/1.1\r\nX: " + std::string(20'000, 'x'));
+  ExpectFailure(long_head.ReadReply(), 431, "invalid_request_error");
+}
+
 TEST_F(Messages, AnErrorInTheStreamIsAnEvent) {
   engine_.ScriptError(Ids("</think>ab"), Internal("exploded"));
   const auto events = Stream(Ask(R"("stream": true)"));
