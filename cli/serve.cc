@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
+#include <ctime>
+#include <future>
 #include <iostream>
 #include <memory>
 
@@ -99,6 +102,11 @@ class StopSignals {
     int signal = 0;
     sigwait(&set_, &signal);
   }
+  // Takes one that has come; does not wait.
+  [[nodiscard]] bool Poll() const {
+    const timespec none{};
+    return sigtimedwait(&set_, nullptr, &none) > 0;
+  }
   // From here on a signal ends the process at once.
   void Release() const { pthread_sigmask(SIG_SETMASK, &previous_, nullptr); }
 
@@ -106,6 +114,25 @@ class StopSignals {
   sigset_t set_{};
   sigset_t previous_{};
 };
+
+// Loads on another thread, so that a signal is heard meanwhile: it ends the process from here,
+// because reading weights cannot be interrupted and leaves nothing to tidy up.
+Result<LoadedModel> LoadUnlessStopped(const std::string& model, const LocalEngineOptions& engine,
+                                      const ChatDefaults& chat_defaults, const StopSignals& signals,
+                                      ApiServer& server) {
+  auto loading = std::async(std::launch::async, [&] {
+    pthread_setname_np(pthread_self(), "fathom-load");
+    return LoadedModel::Load(model, engine, chat_defaults);
+  });
+  do {
+    if (!signals.Poll()) continue;
+    spdlog::info("stopped by a signal while the model was loading");
+    server.Shutdown(std::chrono::milliseconds(0));
+    spdlog::default_logger()->flush();
+    std::_Exit(0);
+  } while (loading.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready);
+  return loading.get();
+}
 
 int Run(Options& o) {
   const StopSignals signals;
@@ -130,7 +157,6 @@ int Run(Options& o) {
   if (!location.ok()) return Fail(location.status());
   if (o.api.served_model_names.empty()) o.api.served_model_names.push_back(location->name);
 
-  // Model first: what is wrong with it should be said before a port is taken.
   auto engine = ToEngineOptions(o.model, o.cache);
   if (!engine.ok()) return Fail(engine.status());
   engine->max_num_seqs =
@@ -146,17 +172,18 @@ int Run(Options& o) {
       spdlog::warn("--prefix-cache-retention-interval has no effect: prefix caching is off");
     }
   }
-  auto loaded = LoadedModel::Load(o.model.model, *engine, chat_defaults);
-  if (!loaded.ok()) return Fail(loaded.status());
-  o.api.default_temperature = loaded->sampling_defaults.temperature;
-  o.api.default_top_p = loaded->sampling_defaults.top_p;
-  o.api.default_top_k = loaded->sampling_defaults.top_k;
+  // Before the model is loaded, which may take minutes: a port that is taken is said at once, and
+  // who asks meanwhile is told to wait.
   auto server = ApiServer::Start(o.api);
   if (!server.ok()) return Fail(server.status());
-  (*server)->Serve(loaded->engine.get(), loaded->front_end.get());
-  std::cout << "fathom serves " << o.api.served_model_names.front() << " at http://"
-            << (*server)->address() << ":" << (*server)->port() << "/v1 (Ctrl-C stops)"
-            << std::endl;
+  spdlog::info("listening at {}; answers 503 until the model is loaded", (*server)->url());
+  auto loaded = LoadUnlessStopped(o.model.model, *engine, chat_defaults, signals, **server);
+  if (!loaded.ok()) return Fail(loaded.status());
+  const SamplingParams& defaults = loaded->sampling_defaults;
+  (*server)->Serve(loaded->engine.get(), loaded->front_end.get(),
+                   {defaults.temperature, defaults.top_p, defaults.top_k});
+  std::cout << "fathom serves " << o.api.served_model_names.front() << " at " << (*server)->url()
+            << " (Ctrl-C stops)" << std::endl;
   std::cout.clear();  // a closed standard output is no reason to fail at the end
 
   signals.Wait();
