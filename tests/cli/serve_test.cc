@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "server/http/test_client.h"
@@ -125,8 +126,8 @@ TEST(Serve, ATakenPortIsSaid) {
 
 TEST(Serve, WhatIsWrongWithTheModelEndsIt) {
   const TempFolder folder;
-  for (const char* name : {"config.json", "model.safetensors"}) {
-    (void)folder.Write(name, ReadFile(ProjectPath(std::string("models/fathom-nano/") + name)));
+  for (const auto& file : std::filesystem::directory_iterator(ProjectPath("models/fathom-nano"))) {
+    (void)folder.Write(file.path().filename().string(), ReadFile(file.path()));
   }
   (void)folder.Write("tokenizer.json", "{");
   const Outcome outcome = RunFathom({"serve", "--port", "0", "--model", folder.path().string()});
