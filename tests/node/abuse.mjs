@@ -38,8 +38,9 @@ const numSlow = 4;
 // server's environment make it give back what is free.
 const maxGrowthMiB = 4;
 
-const kinds = [...chatKinds, ...apiKinds, ...httpKinds, ...(key ? keyKinds : []), ...wireKinds]
-  .filter((kind) => kind.name.includes(only));
+const kinds = [...chatKinds, ...apiKinds, ...httpKinds, ...(key ? keyKinds : []), ...wireKinds].filter(
+  (kind) => kind.name.includes(only),
+);
 assert.equal(new Set(kinds.map((kind) => kind.name)).size, kinds.length, 'names of kinds are unique');
 if (!only) assert.ok(kinds.length >= 200);
 
@@ -66,8 +67,13 @@ async function send(client, { kind, random }) {
   const { bytes } = await client.wire(request.wire);
   if (request.leaves) return undefined;
   const answers = parseAnswers(bytes);
-  assert.deepEqual(answers.map((answer) => answer.status), request.statuses, kind.name);
-  for (const answer of answers) if (answer.status >= 400) checkError({ ...kind, status: answer.status }, request, answer);
+  assert.deepEqual(
+    answers.map((answer) => answer.status),
+    request.statuses,
+    kind.name,
+  );
+  for (const answer of answers)
+    if (answer.status >= 400) checkError({ ...kind, status: answer.status }, request, answer);
   return undefined;
 }
 
@@ -91,14 +97,16 @@ async function load(client, requests) {
 async function round(client, good, withSlow) {
   const random = new Random(seed);
   const requests = plan(random);
-  const slow = withSlow ? Array.from({ length: numSlow }, (_, i) => ({ kind: slowKinds[i % slowKinds.length], random: random.fork() })) : [];
+  const slow = withSlow
+    ? Array.from({ length: numSlow }, (_, i) => ({
+        kind: slowKinds[i % slowKinds.length],
+        random: random.fork(),
+      }))
+    : [];
   const started = Date.now();
   let isOver = false;
   const repeating = good.repeatUntil(() => isOver);
-  const [failures, slowFailures] = await Promise.all([
-    load(client, requests),
-    load(client, slow),
-  ]);
+  const [failures, slowFailures] = await Promise.all([load(client, requests), load(client, slow)]);
   const seconds = (Date.now() - started) / 1000;
   isOver = true;
   const repeated = await repeating;
@@ -111,7 +119,10 @@ async function round(client, good, withSlow) {
 function summary(failures) {
   const byText = new Map();
   for (const failure of failures) byText.set(failure, (byText.get(failure) ?? 0) + 1);
-  return [...byText].slice(0, 60).map(([text, count]) => `${count} x ${text}`).join('\n');
+  return [...byText]
+    .slice(0, 60)
+    .map(([text, count]) => `${count} x ${text}`)
+    .join('\n');
 }
 
 test('bad requests get their errors and nobody else notices', { timeout: 3_000_000 }, async () => {
@@ -132,8 +143,18 @@ test('bad requests get their errors and nobody else notices', { timeout: 3_000_0
     memory.push(state.rssMiB());
     report.push(done);
   }
-  console.log(JSON.stringify({ kinds: kinds.length, seed, rounds: report,
-    rss_mib: memory.map((mib) => Math.round(mib * 10) / 10), files }));
+  console.log(
+    JSON.stringify({
+      kinds: kinds.length,
+      seed,
+      rounds: report,
+      rss_mib: memory.map((mib) => Math.round(mib * 10) / 10),
+      files,
+    }),
+  );
   const growth = memory[2] - memory[1];
-  assert.ok(growth <= maxGrowthMiB, `the second round left ${growth} MiB more, at most ${maxGrowthMiB} are expected`);
+  assert.ok(
+    growth <= maxGrowthMiB,
+    `the second round left ${growth} MiB more, at most ${maxGrowthMiB} are expected`,
+  );
 });

@@ -2,7 +2,9 @@
 
 export class Random {
   #state;
-  constructor(seed) { this.#state = seed >>> 0; }
+  constructor(seed) {
+    this.#state = seed >>> 0;
+  }
 
   // mulberry32, in [0, 1).
   next() {
@@ -12,11 +14,19 @@ export class Random {
     t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
     return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
   }
-  below(n) { return Math.floor(this.next() * n); }
-  between(low, high) { return low + this.below(high - low + 1); }
-  pick(list) { return list[this.below(list.length)]; }
+  below(n) {
+    return Math.floor(this.next() * n);
+  }
+  between(low, high) {
+    return low + this.below(high - low + 1);
+  }
+  pick(list) {
+    return list[this.below(list.length)];
+  }
   // A generator of its own, so that what one request draws does not move the others.
-  fork() { return new Random(this.below(4294967296)); }
+  fork() {
+    return new Random(this.below(4294967296));
+  }
 
   shuffled(list) {
     const out = [...list];

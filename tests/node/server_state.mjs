@@ -2,7 +2,10 @@
 import assert from 'node:assert/strict';
 import { readFileSync, readdirSync } from 'node:fs';
 
-export const sleep = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
+export const sleep = (ms) =>
+  new Promise((resolve) => {
+    setTimeout(resolve, ms);
+  });
 
 export async function until(what, condition, seconds = 30) {
   for (let i = 0; i < seconds * 10; ++i) {
@@ -30,18 +33,25 @@ export class ServerState {
   }
 
   async isIdle() {
-    return (await this.metric('vllm:num_requests_running')) + (await this.metric('vllm:num_requests_waiting')) === 0 &&
-      (await this.metric('vllm:kv_cache_usage_perc')) === 0;
+    return (
+      (await this.metric('vllm:num_requests_running')) + (await this.metric('vllm:num_requests_waiting')) ===
+        0 && (await this.metric('vllm:kv_cache_usage_perc')) === 0
+    );
   }
 
   rssMiB() {
     return Number(/VmRSS:\s+(\d+) kB/.exec(readFileSync(`/proc/${this.pid}/status`, 'utf8'))[1]) / 1024;
   }
-  numFiles() { return readdirSync(`/proc/${this.pid}/fd`).length; }
+  numFiles() {
+    return readdirSync(`/proc/${this.pid}/fd`).length;
+  }
 
   // Every page of the cache that prefixes hold goes back; needs --enable-dev-endpoints.
   async forgetPrefixes() {
-    const response = await fetch(`${this.root}/reset_prefix_cache`, { method: 'POST', headers: { Connection: 'close' } });
+    const response = await fetch(`${this.root}/reset_prefix_cache`, {
+      method: 'POST',
+      headers: { Connection: 'close' },
+    });
     assert.equal(response.status, 200);
   }
 }

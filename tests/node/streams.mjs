@@ -34,8 +34,12 @@ function bodyOf(index) {
   return {
     messages: [{ role: 'user', content: `Tell me about number ${index % numPrompts}.` }],
     user: isHeavy(index) ? 'heavy' : `light ${index % numLightUsers}`,
-    max_tokens: numTokens, ignore_eos: true, temperature: 0, stream: true,
-    stream_options: { include_usage: true }, chat_template_kwargs: { thinking: false },
+    max_tokens: numTokens,
+    ignore_eos: true,
+    temperature: 0,
+    stream: true,
+    stream_options: { include_usage: true },
+    chat_template_kwargs: { thinking: false },
   };
 }
 
@@ -45,39 +49,53 @@ function stream(index, start) {
     const body = JSON.stringify(bodyOf(index));
     const now = () => (performance.now() - start) / 1000;
     const result = { index, text: '', first: NaN, end: NaN, longestGap: 0 };
-    const request = http.request({ hostname, port, path: '/v1/chat/completions', method: 'POST', agent: false,
-      headers: { 'Content-Type': 'application/json', 'Content-Length': Buffer.byteLength(body) } }, (response) => {
-      let rest = '';
-      let last = NaN;
-      let isDone = false;
-      response.setEncoding('utf8');
-      response.on('error', reject);
-      response.on('data', (part) => {
-        const lines = (rest + part).split('\n');
-        rest = lines.pop();
-        for (const line of lines) {
-          if (line === 'data: [DONE]') isDone = true;
-          if (!line.startsWith('data: {')) continue;
-          const event = JSON.parse(line.slice(6));
-          if (event.error) return reject(new Error(`stream ${index}: ${line}`));
-          const choice = event.choices[0];
-          if (event.usage) result.usage = event.usage;
-          if (!choice) continue;
-          result.text += choice.delta.content ?? '';
-          result.finish = choice.finish_reason ?? result.finish;
-          const time = now();
-          if (Number.isNaN(last)) result.first = time;
-          else result.longestGap = Math.max(result.longestGap, time - last);
-          last = time;
-        }
-        return undefined;
-      });
-      response.on('end', () => {
-        result.end = now();
-        if (response.statusCode === 200 && isDone) resolve(result);
-        else reject(new Error(`stream ${index}: status ${response.statusCode}, ended ${isDone}: ${rest.slice(0, 300)}`));
-      });
-    });
+    const request = http.request(
+      {
+        hostname,
+        port,
+        path: '/v1/chat/completions',
+        method: 'POST',
+        agent: false,
+        headers: { 'Content-Type': 'application/json', 'Content-Length': Buffer.byteLength(body) },
+      },
+      (response) => {
+        let rest = '';
+        let last = NaN;
+        let isDone = false;
+        response.setEncoding('utf8');
+        response.on('error', reject);
+        response.on('data', (part) => {
+          const lines = (rest + part).split('\n');
+          rest = lines.pop();
+          for (const line of lines) {
+            if (line === 'data: [DONE]') isDone = true;
+            if (!line.startsWith('data: {')) continue;
+            const event = JSON.parse(line.slice(6));
+            if (event.error) return reject(new Error(`stream ${index}: ${line}`));
+            const choice = event.choices[0];
+            if (event.usage) result.usage = event.usage;
+            if (!choice) continue;
+            result.text += choice.delta.content ?? '';
+            result.finish = choice.finish_reason ?? result.finish;
+            const time = now();
+            if (Number.isNaN(last)) result.first = time;
+            else result.longestGap = Math.max(result.longestGap, time - last);
+            last = time;
+          }
+          return undefined;
+        });
+        response.on('end', () => {
+          result.end = now();
+          if (response.statusCode === 200 && isDone) resolve(result);
+          else
+            reject(
+              new Error(
+                `stream ${index}: status ${response.statusCode}, ended ${isDone}: ${rest.slice(0, 300)}`,
+              ),
+            );
+        });
+      },
+    );
     request.on('error', (error) => reject(new Error(`stream ${index}: ${error.message}`)));
     request.end(body);
   });
@@ -102,12 +120,29 @@ async function round() {
   const of = (heavy) => streams.filter((s) => isHeavy(s.index) === heavy).map((s) => s.first);
   const seconds = Math.max(...streams.map((s) => s.end));
   checkFairness(streams);
-  return { seconds: rounded(seconds), tokens_per_second: Math.round((numStreams * numTokens) / seconds),
+  return {
+    seconds: rounded(seconds),
+    tokens_per_second: Math.round((numStreams * numTokens) / seconds),
     first_token: [0, 0.5, 0.9, 1].map((q) => rounded(quantile(first, q))),
     first_token_heavy: [0.5, 1].map((q) => rounded(quantile(of(true), q))),
     first_token_light: [0.5, 1].map((q) => rounded(quantile(of(false), q))),
-    duration: [0.5, 1].map((q) => rounded(quantile(streams.map((s) => s.end - s.first), q))),
-    longest_gap: [0.5, 1].map((q) => rounded(quantile(streams.map((s) => s.longestGap), q))) };
+    duration: [0.5, 1].map((q) =>
+      rounded(
+        quantile(
+          streams.map((s) => s.end - s.first),
+          q,
+        ),
+      ),
+    ),
+    longest_gap: [0.5, 1].map((q) =>
+      rounded(
+        quantile(
+          streams.map((s) => s.longestGap),
+          q,
+        ),
+      ),
+    ),
+  };
 }
 
 // Clients take turns, so half of the load in one client's hands must not make the others wait behind
@@ -120,11 +155,17 @@ function checkFairness(streams) {
   const lastLight = Math.max(...streams.filter((s) => !isHeavy(s.index)).map((s) => s.first));
   const before = streams.filter((s) => isHeavy(s.index) && s.first < lastLight).length;
   const turns = Math.ceil((numStreams - numHeavy) / numLightUsers);
-  assert.ok(before <= numSlots * 1.25 + turns, `${before} of ${numHeavy} answers of one user began before others' last`);
+  assert.ok(
+    before <= numSlots * 1.25 + turns,
+    `${before} of ${numHeavy} answers of one user began before others' last`,
+  );
   for (const measure of [(s) => s.end - s.first, (s) => s.longestGap]) {
     const values = streams.map(measure);
     const most = Math.max(...values);
-    assert.ok(most <= 4 * quantile(values, 0.5) + 1, `${measure}: ${most} s, median ${quantile(values, 0.5)} s`);
+    assert.ok(
+      most <= 4 * quantile(values, 0.5) + 1,
+      `${measure}: ${most} s, median ${quantile(values, 0.5)} s`,
+    );
   }
 }
 
@@ -143,8 +184,19 @@ test('many streams at once', { timeout: 1_200_000 }, async () => {
     await until('every page free', async () => (await state.metric('fathom:slab_free')) === slabs);
     memory.push(state.rssMiB());
   }
-  console.log(JSON.stringify({ streams: numStreams, tokens: numTokens, rounds,
-    preemptions: await state.metric('vllm:num_preemptions_total'), rss_mib: memory.map(rounded), files }));
+  console.log(
+    JSON.stringify({
+      streams: numStreams,
+      tokens: numTokens,
+      rounds,
+      preemptions: await state.metric('vllm:num_preemptions_total'),
+      rss_mib: memory.map(rounded),
+      files,
+    }),
+  );
   const growth = memory[2] - memory[1];
-  assert.ok(growth <= maxGrowthMiB, `the second round left ${growth} MiB more, at most ${maxGrowthMiB} are expected`);
+  assert.ok(
+    growth <= maxGrowthMiB,
+    `the second round left ${growth} MiB more, at most ${maxGrowthMiB} are expected`,
+  );
 });

@@ -1,20 +1,29 @@
 // The form of an error.
 import assert from 'node:assert/strict';
 
-const openaiTypes = { 400: 'BadRequestError', 401: 'AuthenticationError', 404: 'NotFoundError',
-  405: 'Method Not Allowed', 408: 'Request Timeout', 413: 'Request Entity Too Large',
-  422: 'UnprocessableEntityError', 431: 'Request Header Fields Too Large',
-  501: 'NotImplementedError' };
+const openaiTypes = {
+  400: 'BadRequestError',
+  401: 'AuthenticationError',
+  404: 'NotFoundError',
+  405: 'Method Not Allowed',
+  408: 'Request Timeout',
+  413: 'Request Entity Too Large',
+  422: 'UnprocessableEntityError',
+  431: 'Request Header Fields Too Large',
+  501: 'NotImplementedError',
+};
 const anthropicTypes = { 401: 'authentication_error', 404: 'not_found_error', 413: 'request_too_large' };
 
 // A bad value is shown with at most 200 characters.
 const maxMessageBytes = 2048;
 // Source files, addresses, C++ and system messages: nothing of the machine's inside.
-const inner = /\.(cc|h|hpp|cpp):\d|\b0x[0-9a-f]{6,}|std::|what\(\)|[Aa]ssertion|terminate called|bad_alloc|\/(usr|home|build|tmp)\//;
+const inner =
+  /\.(cc|h|hpp|cpp):\d|\b0x[0-9a-f]{6,}|std::|what\(\)|[Aa]ssertion|terminate called|bad_alloc|\/(usr|home|build|tmp)\//;
 
 export function checkError(kind, request, answer) {
   const { status, headers, text } = answer;
-  const where = `${text.slice(0, 400)}\n  (${request.method ?? 'POST'} ${request.path?.slice(0, 80)} ` +
+  const where =
+    `${text.slice(0, 400)}\n  (${request.method ?? 'POST'} ${request.path?.slice(0, 80)} ` +
     `${request.body?.toString().slice(0, 300) ?? ''})`;
   assert.equal(status, kind.status, `status ${status}, documented: ${kind.status}; ${where}`);
   assert.equal(headers['content-type'], 'application/json', where);

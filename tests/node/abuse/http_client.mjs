@@ -22,17 +22,26 @@ export class Client {
   request({ path, method = 'POST', headers, body = '', onData }) {
     return new Promise((resolve, reject) => {
       const bytes = Buffer.isBuffer(body) ? body : Buffer.from(body);
-      const request = http.request({ hostname: this.hostname, port: this.port, agent: this.agent, path,
-        method, headers: { ...this.headers(headers), 'Content-Length': bytes.length } }, (response) => {
-        let text = '';
-        response.setEncoding('utf8');
-        response.on('data', (part) => {
-          text += part;
-          onData?.(part);
-        });
-        response.on('end', () => resolve({ status: response.statusCode, headers: response.headers, text }));
-        response.on('error', reject);
-      });
+      const request = http.request(
+        {
+          hostname: this.hostname,
+          port: this.port,
+          agent: this.agent,
+          path,
+          method,
+          headers: { ...this.headers(headers), 'Content-Length': bytes.length },
+        },
+        (response) => {
+          let text = '';
+          response.setEncoding('utf8');
+          response.on('data', (part) => {
+            text += part;
+            onData?.(part);
+          });
+          response.on('end', () => resolve({ status: response.statusCode, headers: response.headers, text }));
+          response.on('error', reject);
+        },
+      );
       request.on('error', (error) => {
         // A kept connection that the server closed between two requests: HTTP lets it, and the
         // client asks again.
@@ -46,7 +55,9 @@ export class Client {
     });
   }
 
-  close() { this.agent.destroy(); }
+  close() {
+    this.agent.destroy();
+  }
 
   // Runs `talk(socket)` on a new connection and collects what comes back until the server closes,
   // or until `isEnough(bytes so far)`. Resolves to the bytes and whether the server closed.
@@ -64,8 +75,12 @@ export class Client {
       };
       const timer = setTimeout(() => {
         socket.destroy();
-        reject(new Error(`no answer and no end of the connection within ${timeoutMs} ms; got ` +
-          JSON.stringify(Buffer.concat(parts).toString('latin1').slice(0, 300))));
+        reject(
+          new Error(
+            `no answer and no end of the connection within ${timeoutMs} ms; got ` +
+              JSON.stringify(Buffer.concat(parts).toString('latin1').slice(0, 300)),
+          ),
+        );
       }, timeoutMs);
       socket.on('data', (part) => {
         parts.push(part);
@@ -88,10 +103,12 @@ export function parseAnswers(bytes) {
     const headEnd = bytes.indexOf('\r\n\r\n', at);
     if (headEnd < 0) throw new Error(`a head without end: ${bytes.toString('latin1', at, at + 200)}`);
     const [line, ...fields] = bytes.toString('latin1', at, headEnd).split('\r\n');
-    const headers = Object.fromEntries(fields.map((field) => {
-      const colon = field.indexOf(':');
-      return [field.slice(0, colon).toLowerCase(), field.slice(colon + 1).trim()];
-    }));
+    const headers = Object.fromEntries(
+      fields.map((field) => {
+        const colon = field.indexOf(':');
+        return [field.slice(0, colon).toLowerCase(), field.slice(colon + 1).trim()];
+      }),
+    );
     const status = Number(/^HTTP\/1\.[01] (\d{3}) /.exec(`${line} `)?.[1]);
     if (!status) throw new Error(`no status line: ${line.slice(0, 200)}`);
     at = headEnd + 4;

@@ -14,7 +14,9 @@ import { ofOtherType } from '../random.mjs';
 
 // Text in place of a JSON value, for what JSON.stringify does not write.
 export class Raw {
-  constructor(text) { this.text = text; }
+  constructor(text) {
+    this.text = text;
+  }
 }
 
 export function toJson(value) {
@@ -29,7 +31,10 @@ export function toJson(value) {
 // string or Buffer to send instead.
 export function kindsOf(path, base) {
   return (name, status, param, change, more = {}) => ({
-    name: `${path} ${name}`, status, param, ...more,
+    name: `${path} ${name}`,
+    status,
+    param,
+    ...more,
     make(r) {
       const body = base(r);
       const changed = change(body, r);
@@ -41,7 +46,9 @@ export function kindsOf(path, base) {
 
 // A value for one field; `param` is the field unless told otherwise.
 export function fieldKind(kind, field, what, value, status = 400, param = field) {
-  return kind(`${field}: ${what}`, status, param, (body, r) => { body[field] = value(r); });
+  return kind(`${field}: ${what}`, status, param, (body, r) => {
+    body[field] = value(r);
+  });
 }
 
 // Every way in which a field of a JSON type and range can be wrong.
@@ -50,8 +57,16 @@ export function fieldKinds(kind, { name, type, low, high, sent = name }) {
   if (low !== undefined) kinds.push(fieldKind(kind, sent, 'too small', (r) => low(r), 400, name));
   if (high !== undefined) kinds.push(fieldKind(kind, sent, 'too large', (r) => high(r), 400, name));
   if (type === 'integer' || type === 'number') {
-    kinds.push(fieldKind(kind, sent, 'hundreds of digits',
-      (r) => new Raw(`${r.pick(['', '-'])}${'9'.repeat(r.between(310, 900))}`), 400, name));
+    kinds.push(
+      fieldKind(
+        kind,
+        sent,
+        'hundreds of digits',
+        (r) => new Raw(`${r.pick(['', '-'])}${'9'.repeat(r.between(310, 900))}`),
+        400,
+        name,
+      ),
+    );
   }
   return kinds;
 }
