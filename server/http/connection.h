@@ -59,6 +59,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool Post(std::function<void()> task);
   // As Post, but at once when called on the strand.
   bool Run(std::function<void()> task);
+  // Whether the caller runs on it.
+  bool IsOnStrand();
 
   // Strand only.
   void Start();
@@ -91,6 +93,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnMonitor(ErrorCode error, size_t num_bytes);
   void QueueHead(const Response& response, std::optional<size_t> content_length);
   void FinishAnswer();
+  void WriteAtOnce();
   void Flush();
   void OnWritten(ErrorCode error);
   void Linger();
