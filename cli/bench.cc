@@ -1,4 +1,4 @@
-// fathom bench: figures of planning, cache, conversations, long contexts and many streams.
+// fathom bench: figures of planning, cache, conversations, long contexts, many streams and servers.
 #include <algorithm>
 #include <iostream>
 #include <limits>
@@ -10,6 +10,7 @@
 #include "bench/streams_bench.h"
 #include "bench/turns_bench.h"
 #include "cli/arguments.h"
+#include "cli/bench_serve.h"
 #include "cli/command.h"
 #include "cli/loaded_model.h"
 #include "cli/numbers.h"
@@ -239,13 +240,14 @@ void AddStreams(CLI::App& bench, Action& action) {
 }  // namespace
 
 void AddBenchCommand(CLI::App& app, Action& action) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure parts of fathom on this machine");
+  CLI::App* bench = app.add_subcommand("bench", "Measure parts of fathom, or a running server");
   bench->require_subcommand(1);
   AddStep(*bench, action);
   AddTurns(*bench, action);
   AddContext(*bench, action);
   AddStreams(*bench, action);
   AddCache(*bench, action);
+  AddBenchServe(*bench, action);
   bench->footer(
       "Figures of a release build; docs/benchmarks.md explains them.\n"
       "Examples:\n"

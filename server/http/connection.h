@@ -68,6 +68,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool Post(std::function<void()> task);
   // As Post, but at once when called on the strand.
   bool Run(std::function<void()> task);
+  // Whether the caller runs on it.
+  bool IsOnStrand();
 
   // Strand only.
   void Start();
@@ -109,6 +111,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnMonitor(ErrorCode error, size_t num_bytes);
   void QueueHead(const Response& response, std::optional<size_t> content_length);
   void FinishAnswer();
+  void WriteAtOnce();
   void Flush();
   void OnWritten(ErrorCode error);
   void Linger();

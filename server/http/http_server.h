@@ -61,8 +61,8 @@ struct HttpOptions {
 
   // Runs on a connection's strand; must not block (PostWork does what takes long).
   std::function<void(Request, std::shared_ptr<ResponseWriter>)> handler;
-  // The answer to a request that never reached the handler: 400, 408, 413, 431, 501, 503. An empty path
-  // where none could be read.
+  // The answer to a request that never reached the handler: 400, 408, 413, 431, 501, 503. An empty
+  // path where none could be read.
   std::function<Response(int status, std::string_view path, std::string_view message)>
       error_response;
   // May be empty. Headers that the answer to this request gets besides its own, wherever it is

@@ -23,7 +23,11 @@ class Stream {
   Stream(Socket socket, boost::asio::ssl::context* tls) : socket_(std::move(socket)) {
     boost::system::error_code ignored;  // a Unix socket has no such option
     socket_.set_option(boost::asio::ip::tcp::no_delay(true), ignored);
-    if (tls != nullptr) tls_.emplace(socket_, *tls);
+    if (tls != nullptr) {
+      tls_.emplace(socket_, *tls);
+    } else {
+      socket_.non_blocking(true, ignored);  // for WriteNow
+    }
   }
 
   const executor_type& get_executor() { return socket_.get_executor(); }
@@ -45,6 +49,15 @@ class Stream {
     } else {
       socket_.async_write_some(buffers, std::forward<Handler>(handler));
     }
+  }
+
+  // Writes what the socket takes without waiting, and returns how much that was. With TLS nothing:
+  // its records are written as a whole. Errors show in the next asynchronous operation.
+  template <class Buffers>
+  size_t WriteNow(const Buffers& buffers) {
+    if (tls_) return 0;
+    boost::system::error_code ignored;
+    return socket_.write_some(buffers, ignored);
   }
 
   // With TLS only.
