@@ -8,7 +8,7 @@ namespace fathom {
 
 enum class PrefixMiss {
   kNone,           // all that may be reused was
-  kDisabled,       // caching is off
+  kDisabled,       // caching is off, for all or for this request
   kMissingBlock,   // the next block of the prefix is not cached: new text, or evicted
   kNoResumePoint,  // the text is cached further on, but nothing to continue from was kept there
 };

@@ -1,10 +1,11 @@
 #include "chat/dsml_tag.h"
 
+#include "chat/white_space.h"
+
 namespace fathom {
 namespace {
 
 constexpr std::string_view kWord = "DSML";
-constexpr std::string_view kSpaces = " \t\n\r\v\f";
 constexpr int kMaxBars = 2;
 constexpr int kMaxNameLetters = 32;
 constexpr int kMaxAttributes = 6;
@@ -12,14 +13,8 @@ constexpr int kMaxSpaces = 8;
 constexpr int kMaxValueCharacters = 256;
 
 bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
-bool IsSpace(char c) { return kSpaces.find(c) != std::string_view::npos; }
+bool IsSpace(char c) { return kWhiteSpace.find(c) != std::string_view::npos; }
 bool StartsCharacter(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
-
-std::string Trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(kSpaces);
-  if (first == std::string_view::npos) return {};
-  return std::string(text.substr(first, text.find_last_not_of(kSpaces) + 1 - first));
-}
 
 }  // namespace
 
@@ -158,7 +153,7 @@ DsmlTagMatcher::Step DsmlTagMatcher::PushAttribute(char c) {
 void DsmlTagMatcher::KeepAttribute() {
   if (attribute_name_ == "name" && !has_name_) {
     has_name_ = true;
-    tag_.name = Trimmed(attribute_value_);
+    tag_.name = TrimSpace(attribute_value_);
   } else if (attribute_name_ == "string" && !tag_.string_attribute) {
     tag_.string_attribute = attribute_value_;
   }

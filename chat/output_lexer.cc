@@ -23,9 +23,10 @@ constexpr Mark kMarks[] = {
 
 void OutputLexer::Begin() {
   unfinished_ = '<';
-  for (size_t i = 0; i < kNumMarks; ++i) mark_alive_[i] = think_marks_ || !kMarks[i].is_think_mark;
-  tag_alive_ = tags_;
-  if (tags_) matcher_.Reset();
+  for (size_t i = 0; i < kNumMarks; ++i)
+    mark_alive_[i] = options_.think_marks || !kMarks[i].is_think_mark;
+  tag_alive_ = options_.tags;
+  if (options_.tags) matcher_.Reset();
 }
 
 DsmlTagMatcher::Step OutputLexer::Offer(char c, OutputToken::Kind& kind) {
@@ -86,7 +87,7 @@ bool OutputLexer::Next(std::string_view& input, OutputToken& token) {
     }
     // The byte is not part of what failed: it may begin something itself.
     token_text_ = std::exchange(unfinished_, std::string());
-    const size_t head_size = tags_ ? matcher_.head_size() : 0;
+    const size_t head_size = options_.tags ? matcher_.head_size() : 0;
     token.kind = head_size > 0 ? OutputToken::Kind::kBrokenTag : OutputToken::Kind::kText;
     if (head_size > 0) {
       after_broken_tag_ = token_text_.substr(head_size);

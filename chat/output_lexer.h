@@ -26,12 +26,23 @@ struct OutputToken {
   Kind kind = Kind::kText;
   std::string_view raw;          // never empty; valid until the next call of the lexer
   const DsmlTag* tag = nullptr;  // kTag; valid as long
+
+  [[nodiscard]] bool Opens(DsmlTag::Element element) const {
+    return kind == Kind::kTag && tag->Opens(element);
+  }
+  [[nodiscard]] bool Closes(DsmlTag::Element element) const {
+    return kind == Kind::kTag && tag->Closes(element);
+  }
 };
 
 class OutputLexer {
  public:
   // What is not asked for is text.
-  OutputLexer(bool think_marks, bool tags) : think_marks_(think_marks), tags_(tags) {}
+  struct Options {
+    bool think_marks = true;
+    bool tags = true;
+  };
+  explicit OutputLexer(Options options) : options_(options) {}
 
   // The next token of `input`, which is shortened by what was read; false when it is used up. Then
   // what may still become a mark or tag is kept for the next input.
@@ -50,8 +61,7 @@ class OutputLexer {
   // Offers the next byte to whatever is still possible.
   DsmlTagMatcher::Step Offer(char c, OutputToken::Kind& kind);
 
-  bool think_marks_;
-  bool tags_;
+  Options options_;
   std::string unfinished_;
   std::array<bool, kNumMarks> mark_alive_{};
   bool tag_alive_ = false;

@@ -1,9 +1,9 @@
 #include "chat/output_parser.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "chat/markers.h"
+#include "chat/white_space.h"
 
 namespace fathom {
 namespace {
@@ -11,14 +11,8 @@ namespace {
 using Element = DsmlTag::Element;
 using TokenKind = OutputToken::Kind;
 
-constexpr std::string_view kSpaces = " \t\n\r\v\f";
 constexpr size_t kMaxLineFeedsBeforeBlock = 2;
-constexpr std::string_view kOfficialStyle = "｜DSML｜";
 constexpr std::string_view kTagWord = "DSML";
-
-size_t LeadingSpace(std::string_view text) {
-  return std::min(text.find_first_not_of(kSpaces), text.size());
-}
 
 // Appends `text` to `kept`, line feeds that wait, and moves everything out of it but the line feeds
 // that a block may drop.
@@ -32,13 +26,6 @@ std::string WithoutLastLineFeeds(std::string_view text, std::string& kept) {
   return all;
 }
 
-bool Opens(const OutputToken& token, Element element) {
-  return token.kind == TokenKind::kTag && token.tag->Opens(element);
-}
-bool Closes(const OutputToken& token, Element element) {
-  return token.kind == TokenKind::kTag && token.tag->Closes(element);
-}
-
 }  // namespace
 
 OutputParser::OutputParser(OutputParserOptions options)
@@ -46,7 +33,7 @@ OutputParser::OutputParser(OutputParserOptions options)
       reads_tags_(!options.tools.empty() || options.swallow_calls),
       swallow_calls_(options.swallow_calls),
       parallel_tool_calls_(options.parallel_tool_calls),
-      lexer_(options.split_reasoning, reads_tags_),
+      lexer_({.think_marks = options.split_reasoning, .tags = reads_tags_}),
       state_(options.split_reasoning && options.start == OutputState::kReasoning
                  ? State::kReasoning
                  : State::kContent) {}
@@ -178,7 +165,7 @@ void OutputParser::OnContent(const OutputToken& token) {
 void OutputParser::OnPending(const OutputToken& token) {
   OutputToken rest = token;
   if (token.kind == TokenKind::kText) {
-    const size_t space = LeadingSpace(token.raw);
+    const size_t space = LeadingSpaceSize(token.raw);
     pending_ += token.raw.substr(0, space);
     if (space == token.raw.size()) return;
     rest.raw.remove_prefix(space);
@@ -192,7 +179,7 @@ void OutputParser::OnPending(const OutputToken& token) {
     ReasoningText(pending);
     return OnReasoning(rest);
   }
-  if (IsDeclaredCall(token) || (is_exact && Opens(token, Element::kInvoke))) {
+  if (IsDeclaredCall(token) || (is_exact && token.Opens(Element::kInvoke))) {
     wrapper_ = is_exact ? Wrapper::kExact : Wrapper::kOther;
     if (!is_exact) repairs_.Add(ParserRepair::kWrapperSpelling);
     pending_.clear();
@@ -201,7 +188,7 @@ void OutputParser::OnPending(const OutputToken& token) {
   pending_.clear();
   state_ = State::kContent;
   repairs_.Add(ParserRepair::kStrayTag);
-  if (Closes(token, Element::kWrapper)) {
+  if (token.Closes(Element::kWrapper)) {
     DropSpaceBeforeBlock();
     after_block_ = true;
     return;
@@ -218,93 +205,8 @@ void OutputParser::OnHeld(const OutputToken& token) {
   OnReasoning(token);
 }
 
-void OutputParser::OnArguments(const OutputToken& token) {
-  if (token.kind == TokenKind::kText) {
-    if (!may_be_body_) return;
-    const std::string_view text = token.raw.substr(LeadingSpace(token.raw));
-    if (text.empty()) return;
-    may_be_body_ = false;
-    if (text.front() != '{') return;
-    state_ = State::kBody;
-    writer_.BodyText(text);
-    return;
-  }
-  may_be_body_ = false;
-  if (Opens(token, Element::kParameter)) {
-    style_ = token.tag->style;
-    state_ = State::kValue;
-    writer_.BeginParameter(token.tag->name, token.tag->string_attribute, arguments_, repairs_);
-  } else if (Closes(token, Element::kInvoke)) {
-    CompleteCall(State::kBetween);
-  } else if (Closes(token, Element::kWrapper)) {
-    repairs_.Add(ParserRepair::kCallCloser);
-    CompleteCall(State::kContent);
-  } else if (Opens(token, Element::kInvoke)) {
-    repairs_.Add(ParserRepair::kCallCloser);
-    CompleteCall(State::kBetween);
-    On(token);
-  }
-}
-
-void OutputParser::OnValue(const OutputToken& token) {
-  const bool same_style = token.kind == TokenKind::kTag && token.tag->style == style_;
-  if (same_style && token.tag->Closes(Element::kParameter)) {
-    writer_.EndParameter(false, arguments_, repairs_);
-    state_ = State::kArguments;
-  } else if (same_style &&
-             (ClosesCall(token) || token.tag->Opens(Element::kInvoke) ||
-              (token.tag->Opens(Element::kParameter) && token.tag->string_attribute.has_value()))) {
-    writer_.EndParameter(true, arguments_, repairs_);
-    state_ = State::kArguments;
-    OnArguments(token);
-  } else {
-    writer_.ParameterText(token.raw, arguments_);
-  }
-}
-
-void OutputParser::OnBody(const OutputToken& token) {
-  if (!ClosesCall(token) || token.tag->style != style_) return writer_.BodyText(token.raw);
-  state_ = State::kArguments;
-  OnArguments(token);
-}
-
-void OutputParser::OnBetween(const OutputToken& token) {
-  switch (token.kind) {
-    case TokenKind::kText: {
-      const size_t space = LeadingSpace(token.raw);
-      if (space < token.raw.size()) state_ = State::kContent;
-      return ContentText(token.raw);
-    }
-    case TokenKind::kThinkOpen:
-      state_ = State::kContent;
-      return OnContent(token);
-    case TokenKind::kThinkClose:
-    case TokenKind::kEos:
-      return;
-    case TokenKind::kTag:
-      if (token.tag->Opens(Element::kInvoke)) return NextCall(token);
-      if (token.tag->Closes(Element::kWrapper)) {
-        DropSpaceBeforeBlock();
-        state_ = State::kContent;
-        return;
-      }
-      if (token.tag->Opens(Element::kWrapper)) {
-        state_ = State::kContent;
-        return OnContent(token);
-      }
-      [[fallthrough]];
-    case TokenKind::kBrokenTag:
-      repairs_.Add(ParserRepair::kStrayTag);
-      return;
-  }
-}
-
 bool OutputParser::IsDeclaredCall(const OutputToken& token) const {
-  return Opens(token, Element::kInvoke) && tools_.Find(token.tag->name) != nullptr;
-}
-
-bool OutputParser::ClosesCall(const OutputToken& token) const {
-  return Closes(token, Element::kInvoke) || Closes(token, Element::kWrapper);
+  return token.Opens(Element::kInvoke) && tools_.Find(token.tag->name) != nullptr;
 }
 
 // A call of a declared tool inside the reasoning. `wrapper`: what came before it of its block.
@@ -329,41 +231,11 @@ void OutputParser::Hold(const OutputToken& token, std::string_view wrapper) {
 void OutputParser::ReleaseHeld() {
   const std::string held = std::exchange(held_, std::string());
   state_ = State::kReasoning;
-  OutputLexer marks_only(true, false);
+  OutputLexer marks_only({.think_marks = true, .tags = false});
   OutputToken token;
   std::string_view text = held;
   while (marks_only.Next(text, token)) OnReasoning(token);
   ReasoningText(marks_only.unfinished());
-}
-
-void OutputParser::BeginCall(const OutputToken& token) {
-  DropSpaceBeforeBlock();
-  const DsmlTag& tag = *token.tag;
-  writer_.Begin(tools_.Find(tag.name));
-  state_ = State::kArguments;
-  style_ = tag.style;
-  may_be_body_ = true;
-  if (swallow_calls_) {
-    repairs_.Add(ParserRepair::kSwallowedCall);
-    return;
-  }
-  if (tag.style != kOfficialStyle) repairs_.Add(ParserRepair::kTagSpelling);
-  EmitArguments();  // of the call before
-  ++num_calls_;
-  Emit(OutputDelta::Kind::kToolCall, tag.name);
-}
-
-void OutputParser::NextCall(const OutputToken& token) {
-  if (wrapper_ != Wrapper::kNone || IsDeclaredCall(token)) return BeginCall(token);
-  state_ = State::kContent;
-  OnContent(token);
-}
-
-void OutputParser::CompleteCall(State next) {
-  writer_.Complete(arguments_, repairs_);
-  EmitArguments();
-  after_block_ = true;
-  state_ = parallel_tool_calls_ || swallow_calls_ ? next : State::kDone;
 }
 
 // The end of the output, with what the lexer could not settle.
@@ -384,7 +256,7 @@ void OutputParser::FinishTail(OutputEnd end) {
     case State::kContent:
     case State::kBetween:
       if (has_tag_word || (state_ == State::kPending && tail.empty())) {
-        repairs_.Add(ParserRepair::kStrayTag);
+        if (end == OutputEnd::kStop) repairs_.Add(ParserRepair::kStrayTag);
         DropSpaceBeforeBlock();
       } else {
         ContentText(tail);
@@ -402,23 +274,6 @@ void OutputParser::FinishTail(OutputEnd end) {
   }
 }
 
-void OutputParser::FinishCall(OutputEnd end, std::string_view tail, bool tail_may_be_tag) {
-  if (state_ == State::kValue) {
-    writer_.ParameterText(tail, arguments_);
-    return LeaveCallOpen();
-  }
-  if (state_ == State::kBody) writer_.BodyText(tail);
-  const bool is_complete = state_ == State::kBody ? writer_.BodyIsObject() : !tail_may_be_tag;
-  if (end == OutputEnd::kCut || !is_complete) return LeaveCallOpen();
-  repairs_.Add(ParserRepair::kCallCloser);
-  CompleteCall(State::kContent);
-}
-
-void OutputParser::LeaveCallOpen() {
-  writer_.LeaveOpen(arguments_);
-  call_left_open_ = !swallow_calls_;
-}
-
 void OutputParser::ReasoningText(std::string_view text) {
   if (!reads_tags_) return Emit(OutputDelta::Kind::kReasoning, text);
   Emit(OutputDelta::Kind::kReasoning, WithoutLastLineFeeds(text, reasoning_space_));
@@ -430,7 +285,7 @@ void OutputParser::FlushReasoning() {
 
 void OutputParser::ContentText(std::string_view text) {
   if (!content_began_ || after_block_) {
-    const size_t space = LeadingSpace(text);
+    const size_t space = LeadingSpaceSize(text);
     content_space_ += text.substr(0, space);
     text.remove_prefix(space);
     if (text.empty()) return;
@@ -456,11 +311,6 @@ void OutputParser::Emit(OutputDelta::Kind kind, std::string_view text) {
     out_->push_back({kind, std::string(), is_call ? num_calls_ - 1 : 0});
   }
   out_->back().text += text;
-}
-
-void OutputParser::EmitArguments() {
-  if (!swallow_calls_) Emit(OutputDelta::Kind::kToolArguments, arguments_);
-  arguments_.clear();
 }
 
 }  // namespace fathom

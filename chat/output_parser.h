@@ -94,7 +94,6 @@ class OutputParser {
   void OnBetween(const OutputToken& token);
 
   [[nodiscard]] bool IsDeclaredCall(const OutputToken& token) const;
-  [[nodiscard]] bool ClosesCall(const OutputToken& token) const;
   void Hold(const OutputToken& token, std::string_view wrapper);
   void ReleaseHeld();
   void BeginCall(const OutputToken& token);

@@ -256,6 +256,39 @@ TEST(OutputParser, AQuotationDoesNotHideTheCallAfterIt) {
                     {{"like " + call, "", {{"f", "{\"s\": \"x\"}"}}}, "tool_calls", true, {}, {}});
 }
 
+TEST(OutputParser, AfterAHeldBlockTheRestIsReadLikeAnyOutput) {
+  const std::string call = kOpen + Invoke(Parameter("s", "x")) + kClose;
+  const std::string text = "r\n\n" + call + "\nc<think>s\n\n" + call + Invoke("", "free") + "d";
+  const std::string x = "{\"s\": \"x\"}";
+  ExpectForEveryCut(
+      WithTools(OutputState::kReasoning), text,
+      {{"rs", "c\nd", {{"f", x}, {"f", x}, {"free", "{}"}}}, "tool_calls", true, {}, {}});
+}
+
+TEST(OutputParser, AMissingClosingTagCostsAnyValueItsLastLineFeed) {
+  const auto parse = [](const std::string& attributes, const std::string& text) {
+    const std::string body = "<｜DSML｜parameter " + attributes + ">" + text;
+    return ParsePieces(WithTools(), {kOpen + Invoke(body) + kClose}).message.calls.at(0).arguments;
+  };
+  EXPECT_EQ(parse("name=\"s\" string=\"true\"", "a\n\n"), "{\"s\": \"a\\n\"}");
+  EXPECT_EQ(parse("name=\"n\" string=\"true\"", "a\n\n"), "{\"n\": \"a\\n\"}");
+  EXPECT_EQ(parse("name=\"o\" string=\"false\"", "a\n"), "{\"o\": \"a\"}");
+  EXPECT_EQ(parse("name=\"input\" string=\"true\"", "a\n"), "{\"input\": \"a\"}");
+}
+
+TEST(OutputParser, OnlyTheOfficialBlockMayNameUndeclaredTools) {
+  const auto names = [](const std::string& text) {
+    std::string joined;
+    for (const auto& call : ParsePieces(WithTools(), {text}).message.calls)
+      joined += call.name + " ";
+    return joined;
+  };
+  EXPECT_EQ(names(kOpen + Invoke("", "x") + Invoke("", "f") + Invoke("", "x") + kClose), "x f x ");
+  EXPECT_EQ(names("<｜DSML｜calls>" + Invoke("", "x") + kClose), "");
+  EXPECT_EQ(names("<｜DSML｜calls>" + Invoke("", "f") + Invoke("", "x") + kClose), "f x ");
+  EXPECT_EQ(names(Invoke("", "x") + Invoke("", "f") + Invoke("", "x") + Invoke("", "f")), "f f ");
+}
+
 TEST(OutputParser, AsksToStopAfterTheFirstCallUnlessItIsHeld) {
   OutputCase given = WithTools();
   given.options.parallel_tool_calls = false;
@@ -409,7 +442,8 @@ TEST(OutputParser, MarkerSoupsGiveTheSameAnswerForEveryCut) {
                                "\n\n",
                                " ",
                                "a",
-                               "é｜"};
+                               "é｜",
+                               "｝"};  // the last begins with the bytes of a bar
   // A mark taken out between the halves of another leaves a whole one; that is no leak.
   const std::regex half_before_mark("<[^<> ]{0,30}<");
   const std::regex mark("</?(｜|\\||‖){0,2}DSML(｜|\\||‖)|</?think>|<｜end▁of▁sentence｜>");
@@ -432,7 +466,11 @@ TEST(OutputParser, MarkerSoupsGiveTheSameAnswerForEveryCut) {
     for (size_t cut = 0; cut <= text.size(); ++cut) {
       ASSERT_EQ(ParsePieces(given, {text.substr(0, cut), text.substr(cut)}), whole) << text;
     }
-    ASSERT_EQ(ParsePieces(given, CutEvery(text, 1)), whole) << text;
+    const ParsedOutput by_character = ParsePieces(given, CutEvery(text, 1));
+    ASSERT_EQ(by_character, whole) << text;
+    for (const OutputDelta& delta : by_character.deltas) {
+      ASSERT_TRUE(ParseJson(JsonStringText(delta.text)).ok()) << "half a character: " << text;
+    }
     ASSERT_EQ(ParsePieces(given, CutAtRandom(text, 4, random)), whole) << text;
     ASSERT_EQ(ParsePieces(given, CutAtRandom(text, 20, random)), whole) << text;
 

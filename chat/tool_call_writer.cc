@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "chat/white_space.h"
+
 namespace fathom {
 namespace {
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "chat/json_parse.h"
+#include "chat/white_space.h"
 
 namespace fathom {
 namespace {
@@ -109,13 +110,6 @@ ToolTable::ToolTable(std::span<const JsonValue> functions) {
 const ToolSchema* ToolTable::Find(std::string_view name) const {
   const auto found = tools_.find(name);
   return found == tools_.end() ? nullptr : &found->second;
-}
-
-std::string_view TrimSpace(std::string_view text) {
-  constexpr std::string_view kSpaces = " \t\n\r\v\f";
-  const size_t first = text.find_first_not_of(kSpaces);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kSpaces) + 1 - first);
 }
 
 std::string JsonStringText(std::string_view text) {

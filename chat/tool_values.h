@@ -64,9 +64,6 @@ class ToolTable {
   std::map<std::string, ToolSchema, std::less<>> tools_;
 };
 
-// Without the white space at both ends.
-std::string_view TrimSpace(std::string_view text);
-
 // `text` as a JSON string.
 std::string JsonStringText(std::string_view text);
 

@@ -169,4 +169,15 @@ CLI::Validator Count(int64_t min, int64_t max) {
       range);
 }
 
+CLI::Validator CountOrAuto(int64_t min, int64_t max) {
+  const std::string range = "auto, " + std::to_string(min) + " to " + std::to_string(max);
+  return CLI::Validator(
+      [count = Count(min, max)](std::string& text) -> std::string {
+        if (text != "auto" && text != "-1") return count(text);
+        text = "0";
+        return {};
+      },
+      range);
+}
+
 }  // namespace fathom::cli

@@ -26,5 +26,19 @@ CLI::Validator RealNumber(double min, double max, bool min_allowed, const std::s
 CLI::Validator WholeNumber();
 // Turns a count with suffix (numbers.h) into digits, for CLI::Option::transform.
 CLI::Validator Count(int64_t min, int64_t max);
+// The same with "auto" and -1 for 0.
+CLI::Validator CountOrAuto(int64_t min, int64_t max);
+
+// Whether `parse` (text to a Result) takes the value, so that a bad one is a mistake in the
+// arguments.
+template <typename Parse>
+CLI::Validator Parses(Parse parse) {
+  return CLI::Validator(
+      [parse](const std::string& text) -> std::string {
+        const auto parsed = parse(text);
+        return parsed.ok() ? "" : parsed.status().message();
+      },
+      "");
+}
 
 }  // namespace fathom::cli

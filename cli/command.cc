@@ -45,9 +45,9 @@ void AddModelOptions(CLI::App& command, ModelOptions& o) {
   AddBackendOptions(command, o);
   command
       .add_option("--max-model-len", o.max_model_len,
-                  "Longest prompt plus answer, in tokens; 8k is 8000, 8K is 8192 (default: the "
-                  "model's limit)")
-      ->transform(Count(1, INT32_MAX));
+                  "Longest prompt plus answer, in tokens; 8k is 8000, 8K is 8192 (default: auto, "
+                  "the model's limit or what fits)")
+      ->transform(CountOrAuto(1, INT32_MAX));
 }
 
 constexpr const char* kCacheGroup = "Cache";
@@ -73,11 +73,13 @@ void AddCacheFormatOptions(CLI::App& command, CacheOptions& o) {
   command
       .add_option("--kv-cache-dtype", o.attention_dtype,
                   "Format of attention entries: auto, fp8, bf16; changes memory, never results")
+      ->check(Parses(ParseAttentionCacheDType))
       ->capture_default_str()
       ->group(group);
   command
       .add_option("--indexer-cache-dtype", o.indexer_dtype,
                   "Format of index keys: auto, fp4, fp8, bf16; changes memory, never results")
+      ->check(Parses(ParseIndexerCacheDType))
       ->capture_default_str()
       ->group(group);
 }

@@ -20,9 +20,17 @@ namespace fathom::cli {
 // The chosen command's body; returns the exit status. Set by the parser, run after it.
 using Action = std::function<int()>;
 
+// Arguments for the parser, or how the program ends without it.
+struct PreparedArguments {
+  std::vector<std::string> arguments;
+  std::optional<int> exit_status;
+};
+
 void AddGenerateCommand(CLI::App& app, Action& action);
 void AddChatCommand(CLI::App& app, Action& action);
-void AddServeCommand(CLI::App& app, Action& action);
+// What stands behind "serve" goes through PrepareArguments before the parser sees it.
+using PrepareArguments = std::function<PreparedArguments(const std::vector<std::string>&)>;
+PrepareArguments AddServeCommand(CLI::App& app, Action& action);
 void AddTokenizeCommand(CLI::App& app, Action& action);
 void AddTemplateCommand(CLI::App& app, Action& action);
 void AddParseCommand(CLI::App& app, Action& action);

@@ -58,8 +58,13 @@ void DescribeCache(const LocalEngine& engine) {
 }  // namespace
 
 Result<ModelLocation> FindModel(const std::string& model, ModelNeed need) {
+  return FindModel(model, need, HubCacheFromEnvironment());
+}
+
+Result<ModelLocation> FindModel(const std::string& model, ModelNeed need,
+                                const std::filesystem::path& hub_cache) {
   namespace fs = std::filesystem;
-  if (!model.empty()) return LocateModel(model, need, HubCacheFromEnvironment());
+  if (!model.empty()) return LocateModel(model, need, hub_cache);
   std::error_code error;
   std::string looked;
   for (const fs::path& models : ModelFolders()) {
@@ -76,31 +81,41 @@ Result<std::filesystem::path> ResolveModel(const std::string& model, ModelNeed n
 }
 
 Result<ModelText> ModelText::Load(const std::filesystem::path& directory,
-                                  const ChatDefaults& chat_defaults) {
-  FATHOM_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(directory));
+                                  const FrontEndOptions& front_end) {
+  const std::filesystem::path tokenizer_directory =
+      front_end.tokenizer_directory.empty() ? directory : front_end.tokenizer_directory;
+  FATHOM_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(tokenizer_directory));
   for (const std::string& warning : tokenizer.warnings()) spdlog::warn("{}", warning);
   FATHOM_ASSIGN_OR_RETURN(GenerationConfig generation, LoadGenerationConfig(directory));
-  ModelText text{std::move(tokenizer), {}, {}, std::move(generation.eos_token_ids)};
-  text.chat.defaults = chat_defaults;
-  text.chat.effort_profile = DetectEffortProfileOf(directory);
+  ModelText text{
+      std::move(tokenizer), tokenizer_directory, {}, {}, std::move(generation.eos_token_ids)};
+  text.chat.defaults = front_end.chat_defaults;
+  text.chat.effort_profile =
+      front_end.effort_profile ? *front_end.effort_profile : DetectEffortProfileOf(directory);
+  text.chat.official_user_content = front_end.official_user_content;
   text.sampling_defaults.temperature = generation.temperature;
   text.sampling_defaults.top_p = generation.top_p;
   text.sampling_defaults.top_k = generation.top_k;
   return text;
 }
 
-Result<LoadedModel> LoadedModel::Load(const std::string& model, const LocalEngineOptions& options,
-                                      const ChatDefaults& chat_defaults) {
+Result<LoadedModel> LoadedModel::Load(const std::string& model, const LocalEngineOptions& options) {
+  FATHOM_ASSIGN_OR_RETURN(const ModelLocation location, FindModel(model));
+  return Load(location, options, {});
+}
+
+Result<LoadedModel> LoadedModel::Load(const ModelLocation& location,
+                                      const LocalEngineOptions& options,
+                                      const FrontEndOptions& front_end) {
   const auto start = std::chrono::steady_clock::now();
   LoadedModel loaded;
-  FATHOM_ASSIGN_OR_RETURN(const ModelLocation location, FindModel(model));
   loaded.name = location.name;
   loaded.directory = location.directory;
   FATHOM_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(loaded.directory));
   for (const std::string& note : checkpoint.notes()) spdlog::info("{}", note);
-  FATHOM_ASSIGN_OR_RETURN(ModelText text, ModelText::Load(loaded.directory, chat_defaults));
+  FATHOM_ASSIGN_OR_RETURN(ModelText text, ModelText::Load(loaded.directory, front_end));
   if (text.tokenizer.vocab_size() > checkpoint.config().vocab_size) {
-    return InvalidArgument(loaded.directory.string() + ": tokenizer.json has " +
+    return InvalidArgument(text.tokenizer_directory.string() + ": tokenizer.json has " +
                            std::to_string(text.tokenizer.vocab_size()) +
                            " tokens, the model only " +
                            std::to_string(checkpoint.config().vocab_size));

@@ -1,5 +1,4 @@
 // The `fathom` program: parses the command line and runs one command.
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "base/fault_guard.h"
 #include "cli/arguments.h"
 #include "cli/command.h"
+#include "cli/log_format.h"
 #include "cli/version.h"
 
 namespace {
@@ -28,7 +28,20 @@ void AddLogLevelOption(CLI::App& command, std::string& log_level) {
   command
       .add_option("--log-level", log_level,
                   "What to log to standard error (default: warning; serve: info)")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}));
+      ->transform(CLI::IsMember(
+          std::vector<std::string>{"trace", "debug", "info", "warning", "error", "critical", "off"},
+          CLI::ignore_case))
+      ->group("Logging");
+}
+
+// The word "serve" where it is the command; options of the program itself may stand before it.
+std::vector<std::string>::const_iterator FindServe(const std::vector<std::string>& words) {
+  auto word = words.begin();
+  while (word != words.end() && word->rfind('-', 0) == 0) {
+    const bool takes_next = *word == "--log-level" || *word == "--log_level";
+    word += takes_next && word + 1 != words.end() ? 2 : 1;
+  }
+  return word != words.end() && *word == "serve" ? word : words.end();
 }
 
 }  // namespace
@@ -39,10 +52,7 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   // Weights are mapped files; one that is truncated under us is an error of what reads it.
   fathom::InstallFaultGuard();
-  // Logs go to standard error: standard output belongs to answers.
-  auto logger = spdlog::stderr_color_mt("fathom");
-  logger->set_pattern("%Y-%m-%d %H:%M:%S %^%l%$ %v");
-  spdlog::set_default_logger(logger);
+  StartLog();
 
   CLI::App app("fathom: DeepSeek-V4 inference without Python", "fathom");
   app.set_version_flag("--version", std::string("fathom ") + kVersion);
@@ -53,7 +63,7 @@ int main(int argc, char** argv) {
   Action action;
   AddGenerateCommand(app, action);
   AddChatCommand(app, action);
-  AddServeCommand(app, action);
+  const PrepareArguments prepare_serve = AddServeCommand(app, action);
   AddTokenizeCommand(app, action);
   AddTemplateCommand(app, action);
   AddParseCommand(app, action);
@@ -73,10 +83,17 @@ int main(int argc, char** argv) {
     std::cerr << app.help();
     return kExitUsage;
   }
-  auto arguments = NormalizeArguments(app, std::vector<std::string>(argv + 1, argv + argc));
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  const auto serve = FindServe(words);
+  auto arguments = NormalizeArguments(app, {words.begin(), serve});
   if (!arguments.ok()) {
     std::cerr << "fathom: " << arguments.status().message() << "\n";
     return kExitUsage;
+  }
+  if (serve != words.end()) {
+    const PreparedArguments prepared = prepare_serve({serve + 1, words.end()});
+    if (prepared.exit_status) return *prepared.exit_status;
+    arguments->insert(arguments->end(), prepared.arguments.begin(), prepared.arguments.end());
   }
   try {
     std::reverse(arguments->begin(), arguments->end());  // the parser takes them from the back

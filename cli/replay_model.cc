@@ -20,8 +20,8 @@ constexpr int kUnlimitedSeqs = 1 << 20;
 
 Result<ReplayModel> ReplayModel::Load(const std::filesystem::path& directory,
                                       const ReplayModelOptions& options,
-                                      const ChatDefaults& chat_defaults) {
-  FATHOM_ASSIGN_OR_RETURN(ModelText text, ModelText::Load(directory, chat_defaults));
+                                      const FrontEndOptions& front_end) {
+  FATHOM_ASSIGN_OR_RETURN(ModelText text, ModelText::Load(directory, front_end));
   FATHOM_ASSIGN_OR_RETURN(const std::string json, ReadInput(options.file));
   FATHOM_ASSIGN_OR_RETURN(ReplayScript script,
                           ParseReplayScript(json, options.file, text.tokenizer));

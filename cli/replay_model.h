@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "chat/chat_request.h"
+#include "cli/loaded_model.h"
 #include "engine/request.h"
 #include "replay/replay_engine.h"
 #include "server/text_front_end.h"
@@ -31,7 +31,7 @@ struct ReplayModel {
   // read; the last two may be missing.
   static Result<ReplayModel> Load(const std::filesystem::path& directory,
                                   const ReplayModelOptions& options,
-                                  const ChatDefaults& chat_defaults);
+                                  const FrontEndOptions& front_end);
 };
 
 }  // namespace fathom::cli

@@ -5,86 +5,35 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
+#include <ctime>
+#include <functional>
+#include <future>
 #include <iostream>
 #include <memory>
 
-#include "cli/arguments.h"
+#include "cache/retention.h"
+#include "checkpoint/generation_config.h"
 #include "cli/command.h"
 #include "cli/loaded_model.h"
+#include "cli/log_format.h"
+#include "cli/ready_deadline.h"
 #include "cli/replay_model.h"
+#include "cli/serve_arguments.h"
+#include "cli/serve_options.h"
+#include "cli/stats_log.h"
 #include "cli/version.h"
+#include "cli/vllm_json_flags.h"
 #include "server/api_server.h"
 
 namespace fathom::cli {
 namespace {
 
-// Whether `parse` takes the value, so that a bad one is a mistake in the arguments.
-template <typename Parse>
-CLI::Validator Parses(Parse parse) {
-  return CLI::Validator(
-      [parse](const std::string& text) -> std::string {
-        const auto parsed = parse(text);
-        return parsed.ok() ? "" : parsed.status().message();
-      },
-      "");
-}
-
-struct Options {
-  ModelOptions model;
-  ApiServerOptions api;
-  std::vector<std::string> aliases;
-  std::string reasoning_field = "both";
-  std::string chat_defaults;
-  int shutdown_timeout_s = 30;
-  int watchdog_timeout_s = 60;
-  CacheOptions cache;
-  int max_num_seqs = 0;  // 0: 16, or --max-num-batched-tokens if that is less
-  int max_queued_requests = 1024;
-  std::string scheduling_policy = "fcfs";
-  bool prefix_caching = true;
-  std::string retention_interval;
-  int block_size = kBlockPositions;
-  std::string replay;  // a file; empty: the model answers
+// What the options are and what was said on the way to them.
+struct Serve {
+  ServeOptions options;
+  ServeArguments given;
 };
-
-void AddSchedulingOptions(CLI::App& command, Options& o) {
-  command
-      .add_option("--max-num-seqs", o.max_num_seqs,
-                  "Requests computed together; at most --max-num-batched-tokens (default: 16)")
-      ->transform(Count(1, 65536))
-      ->group("Scheduling");
-  command
-      .add_option("--max-queued-requests", o.max_queued_requests,
-                  "Requests that may wait; more are refused with 503")
-      ->transform(Count(1, INT32_MAX))
-      ->capture_default_str()
-      ->group("Scheduling");
-  command
-      .add_option("--scheduling-policy", o.scheduling_policy,
-                  "fcfs: in order of arrival; priority: smaller `priority` of the request first")
-      ->check(CLI::IsMember({"fcfs", "priority"}))
-      ->capture_default_str()
-      ->group("Scheduling");
-  command
-      .add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_caching,
-                "Reuse what is cached of earlier prompts and answers (default: on)")
-      ->group("Cache");
-  command
-      .add_option("--prefix-cache-retention-interval", o.retention_interval,
-                  "Keep a place to continue every so many tokens of a prompt: a multiple of 256, 0 "
-                  "(only at ends and where prompts diverged) or none (every 256; default 16384)")
-      ->check(Parses(ParseRetentionInterval))
-      ->group("Cache");
-  command
-      .add_option("--block-size", o.block_size, "Positions of a block of the cache; V4 needs 256")
-      ->check(CLI::Validator(
-          [](const std::string& text) -> std::string {
-            return text == "256" ? "" : "V4 needs blocks of 256 positions";
-          },
-          ""))
-      ->capture_default_str()
-      ->group("Cache");
-}
 
 // SIGINT and SIGTERM, taken by the main thread with sigwait; blocked before any thread starts, so
 // that all inherit the mask.
@@ -101,6 +50,11 @@ class StopSignals {
     int signal = 0;
     sigwait(&set_, &signal);
   }
+  // Takes one that has come; does not wait.
+  [[nodiscard]] bool Poll() const {
+    const timespec none{};
+    return sigtimedwait(&set_, nullptr, &none) > 0;
+  }
   // From here on a signal ends the process at once.
   void Release() const { pthread_sigmask(SIG_SETMASK, &previous_, nullptr); }
 
@@ -109,20 +63,115 @@ class StopSignals {
   sigset_t previous_{};
 };
 
-// What answers, and the text around it.
-struct Served {
-  std::unique_ptr<TextFrontEnd> front_end;  // a replay engine uses it, so it goes last
-  std::unique_ptr<Engine> engine;
-  SamplingParams sampling_defaults;
-};
+// An id with its revision; paths have none.
+std::string WithRevision(const char* option, const std::string& model,
+                         const std::string& revision) {
+  if (revision.empty()) return model;
+  std::error_code error;
+  if (model.empty() || std::filesystem::exists(model, error)) {
+    spdlog::warn("{} {}: no effect; the files are local", option, revision);
+    return model;
+  }
+  return model + "@" + revision;
+}
 
-Result<Served> LoadModel(const Options& o, const ChatDefaults& chat_defaults) {
+// Sampling defaults of requests, in the order in which they win: overrides, then what
+// --generation-config names.
+Result<ModelDefaults> SamplingDefaults(const ServeOptions& o, const SamplingParams& of_model) {
+  ModelDefaults defaults{of_model.temperature, of_model.top_p, of_model.top_k};
+  if (o.generation_config != "auto") {
+    GenerationConfig config;
+    if (o.generation_config != "vllm") {
+      const std::filesystem::path folder(o.generation_config);
+      std::error_code error;
+      if (!std::filesystem::exists(folder / "generation_config.json", error)) {
+        return NotFound("--generation-config: there is no " +
+                        (folder / "generation_config.json").string());
+      }
+      FATHOM_ASSIGN_OR_RETURN(config, LoadGenerationConfig(folder));
+    }
+    defaults = {config.temperature, config.top_p, config.top_k};
+  }
+  if (!o.generation_overrides.empty()) {
+    FATHOM_ASSIGN_OR_RETURN(const SamplingOverrides overrides,
+                            ParseSamplingOverrides(o.generation_overrides));
+    defaults.temperature = overrides.temperature.value_or(defaults.temperature);
+    defaults.top_p = overrides.top_p.value_or(defaults.top_p);
+    defaults.top_k = overrides.top_k.value_or(defaults.top_k);
+  }
+  return defaults;
+}
+
+// What of the API's options is not one option of the command line.
+Status FillApiOptions(ServeOptions& o) {
+  for (const std::string& text : o.aliases) {
+    FATHOM_ASSIGN_OR_RETURN(ModelAlias alias, ModelNames::ParseAlias(text));
+    o.api.model_aliases.push_back(std::move(alias));
+  }
+  if (!o.api_key_file.empty()) {
+    FATHOM_ASSIGN_OR_RETURN(const std::vector<std::string> keys, ReadApiKeys(o.api_key_file));
+    o.api.api_keys.insert(o.api.api_keys.end(), keys.begin(), keys.end());
+  }
+  o.api.reasoning_field = o.reasoning_field == "reasoning" ? ReasoningField::kReasoning
+                          : o.reasoning_field == "reasoning_content"
+                              ? ReasoningField::kReasoningContent
+                              : ReasoningField::kBoth;
+  o.api.parse_tools = o.tool_call_parser != "none";
+  o.api.parse_reasoning = o.reasoning_parser != "none";
+  const bool quiet = o.http_log_level == "warning" || o.http_log_level == "error" ||
+                     o.http_log_level == "critical";
+  o.api.access_log = !o.disable_access_log && !quiet;
+  o.api.version = kVersion;
+  o.api.watchdog_timeout = std::chrono::seconds(o.watchdog_timeout_s);
+  return {};
+}
+
+Result<FrontEndOptions> ToFrontEndOptions(const ServeOptions& o,
+                                          const std::filesystem::path& hub_cache) {
+  FrontEndOptions front_end;
+  if (!o.chat_defaults.empty()) {
+    FATHOM_ASSIGN_OR_RETURN(front_end.chat_defaults, ParseChatDefaults(o.chat_defaults));
+  }
+  if (o.effort_profile != "auto") {
+    front_end.effort_profile =
+        o.effort_profile == "0731" ? EffortProfile::k0731 : EffortProfile::kPreview;
+  }
+  front_end.official_user_content = o.official_user_content;
+  if (!o.tokenizer.empty()) {
+    const std::string name =
+        WithRevision("--tokenizer-revision", o.tokenizer, o.tokenizer_revision);
+    FATHOM_ASSIGN_OR_RETURN(const ModelLocation location,
+                            FindModel(name, ModelNeed::kDirectory, hub_cache));
+    front_end.tokenizer_directory = location.directory;
+  }
+  return front_end;
+}
+
+Result<LocalEngineOptions> ToServeEngineOptions(ServeOptions& o) {
+  if (!o.attention_config.empty()) {
+    bool fp4 = false;
+    if (const Judgement judgement = JudgeAttention(o.attention_config, &fp4);
+        judgement.verdict == Verdict::kWarn) {
+      spdlog::warn("--attention-config: no effect; {}", judgement.text);
+    }
+    if (fp4) o.cache.indexer_dtype = "fp4";
+  }
+  if (!o.model_overrides.empty()) {
+    FATHOM_ASSIGN_OR_RETURN(const int64_t length, ParseModelOverrides(o.model_overrides));
+    if (o.model.max_model_len == 0) o.model.max_model_len = length;
+    if (length > 0 && o.model.max_model_len > length) {
+      return InvalidArgument("--max-model-len " + std::to_string(o.model.max_model_len) +
+                             " is above max_position_embeddings of --hf-overrides, " +
+                             std::to_string(length));
+    }
+  }
   FATHOM_ASSIGN_OR_RETURN(LocalEngineOptions engine, ToEngineOptions(o.model, o.cache));
   engine.max_num_seqs =
       o.max_num_seqs > 0 ? o.max_num_seqs : std::min(16, o.model.max_batched_tokens);
   engine.max_queued_requests = o.max_queued_requests;
   engine.priority_scheduling = o.scheduling_policy == "priority";
   engine.prefix_caching = o.prefix_caching;
+  engine.seed = o.seed;
   if (!o.retention_interval.empty()) {
     FATHOM_ASSIGN_OR_RETURN(engine.retention_interval,
                             ParseRetentionInterval(o.retention_interval));
@@ -130,13 +179,25 @@ Result<Served> LoadModel(const Options& o, const ChatDefaults& chat_defaults) {
       spdlog::warn("--prefix-cache-retention-interval has no effect: prefix caching is off");
     }
   }
-  FATHOM_ASSIGN_OR_RETURN(LoadedModel loaded,
-                          LoadedModel::Load(o.model.model, engine, chat_defaults));
+  return engine;
+}
+
+// What answers, and the text around it.
+struct Served {
+  std::unique_ptr<TextFrontEnd> front_end;  // a replay engine uses it, so it goes last
+  std::unique_ptr<Engine> engine;
+  SamplingParams sampling_defaults;
+};
+
+Result<Served> LoadModel(ServeOptions& o, const ModelLocation& location,
+                         const FrontEndOptions& front_end) {
+  FATHOM_ASSIGN_OR_RETURN(const LocalEngineOptions engine, ToServeEngineOptions(o));
+  FATHOM_ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Load(location, engine, front_end));
   return Served{std::move(loaded.front_end), std::move(loaded.engine), loaded.sampling_defaults};
 }
 
-Result<Served> LoadReplay(const Options& o, const std::filesystem::path& directory,
-                          const ChatDefaults& chat_defaults, const CLI::App& command) {
+Result<Served> LoadReplay(const ServeOptions& o, const ModelLocation& location,
+                          const FrontEndOptions& front_end, const CLI::App& command) {
   for (const char* name :
        {"--backend", "--threads", "--max-num-batched-tokens", "--kv-cache-memory-bytes",
         "--kv-cache-memory-fraction", "--kv-cache-dtype", "--indexer-cache-dtype",
@@ -152,47 +213,69 @@ Result<Served> LoadReplay(const Options& o, const std::filesystem::path& directo
   options.max_num_seqs = o.max_num_seqs;
   options.max_queued_requests = o.max_queued_requests;
   options.priority_scheduling = o.scheduling_policy == "priority";
-  FATHOM_ASSIGN_OR_RETURN(ReplayModel replay, ReplayModel::Load(directory, options, chat_defaults));
+  FATHOM_ASSIGN_OR_RETURN(ReplayModel replay,
+                          ReplayModel::Load(location.directory, options, front_end));
   return Served{std::move(replay.front_end), std::move(replay.engine), replay.sampling_defaults};
 }
 
-int Run(Options& o, const CLI::App& command) {
+// Loads on another thread, so that a signal is heard meanwhile: it ends the process from here,
+// because reading weights cannot be interrupted and leaves nothing to tidy up.
+Result<Served> LoadUnlessStopped(const std::function<Result<Served>()>& load,
+                                 const StopSignals& signals, ApiServer& server) {
+  auto loading = std::async(std::launch::async, [&load] {
+    pthread_setname_np(pthread_self(), "fathom-load");
+    return load();
+  });
+  do {
+    if (!signals.Poll()) continue;
+    spdlog::info("stopped by a signal while the model was loading");
+    server.Shutdown(std::chrono::milliseconds(0));
+    spdlog::default_logger()->flush();
+    std::_Exit(0);
+  } while (loading.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready);
+  return loading.get();
+}
+
+int Run(Serve& serve, const CLI::App& command) {
   const StopSignals signals;
-  ChatDefaults chat_defaults;
-  if (!o.chat_defaults.empty()) {
-    auto parsed = ParseChatDefaults(o.chat_defaults);
-    if (!parsed.ok()) return Fail(parsed.status());
-    chat_defaults = std::move(parsed).value();
-  }
-  for (const std::string& text : o.aliases) {
-    auto alias = ModelNames::ParseAlias(text);
-    if (!alias.ok()) return Fail(alias.status());
-    o.api.model_aliases.push_back(std::move(alias).value());
-  }
-  o.api.reasoning_field = o.reasoning_field == "reasoning" ? ReasoningField::kReasoning
-                          : o.reasoning_field == "reasoning_content"
-                              ? ReasoningField::kReasoningContent
-                              : ReasoningField::kBoth;
-  o.api.version = kVersion;
-  o.api.watchdog_timeout = std::chrono::seconds(o.watchdog_timeout_s);
-  const bool is_replay = !o.replay.empty();
-  auto location = FindModel(o.model.model, is_replay ? ModelNeed::kDirectory : ModelNeed::kWeights);
+  ServeOptions& o = serve.options;
+  if (o.log_format == "json") SetLogFormat(LogFormat::kJson);
+  for (const std::string& warning : serve.given.warnings) spdlog::warn("{}", warning);
+  for (const std::string& note : serve.given.notes) spdlog::debug("{}", note);
+  if (Status filled = FillApiOptions(o); !filled.ok()) return Fail(filled);
+  std::optional<ReadyDeadline> deadline(std::chrono::seconds(o.ready_timeout_s));
+  const std::filesystem::path hub_cache =
+      o.download_dir.empty() ? HubCacheFromEnvironment() : std::filesystem::path(o.download_dir);
+  auto location =
+      FindModel(WithRevision("--revision", o.model.model, o.revision),
+                o.replay.empty() ? ModelNeed::kWeights : ModelNeed::kDirectory, hub_cache);
   if (!location.ok()) return Fail(location.status());
   if (o.api.served_model_names.empty()) o.api.served_model_names.push_back(location->name);
 
-  // Model first: what is wrong with it should be said before a port is taken.
-  auto served = is_replay ? LoadReplay(o, location->directory, chat_defaults, command)
-                          : LoadModel(o, chat_defaults);
-  if (!served.ok()) return Fail(served.status());
-  o.api.default_temperature = served->sampling_defaults.temperature;
-  o.api.default_top_p = served->sampling_defaults.top_p;
-  o.api.default_top_k = served->sampling_defaults.top_k;
+  auto front_end = ToFrontEndOptions(o, hub_cache);
+  if (!front_end.ok()) return Fail(front_end.status());
+  // Before the model is loaded, which may take minutes: a port that is taken is said at once, and
+  // who asks meanwhile is told to wait.
   auto server = ApiServer::Start(o.api);
   if (!server.ok()) return Fail(server.status());
-  (*server)->Serve(served->engine.get(), served->front_end.get());
-  std::cout << "fathom serves " << o.api.served_model_names.front() << " at http://"
-            << (*server)->address() << ":" << (*server)->port() << "/v1 (Ctrl-C stops)"
-            << std::endl;
+  spdlog::info("listening at {}; answers 503 until the model is loaded", (*server)->url());
+  auto loaded = LoadUnlessStopped(
+      [&] {
+        return o.replay.empty() ? LoadModel(o, *location, *front_end)
+                                : LoadReplay(o, *location, *front_end, command);
+      },
+      signals, **server);
+  if (!loaded.ok()) return Fail(loaded.status());
+  const auto defaults = SamplingDefaults(o, loaded->sampling_defaults);
+  if (!defaults.ok()) return Fail(defaults.status());
+  (*server)->Serve(loaded->engine.get(), loaded->front_end.get(), *defaults);
+  deadline.reset();
+  std::optional<StatsLog> stats_log;
+  if (!o.disable_stats_log) {
+    stats_log.emplace(loaded->engine.get(), std::chrono::duration<double>(o.stats_interval_s));
+  }
+  std::cout << "fathom serves " << o.api.served_model_names.front() << " at " << (*server)->url()
+            << " (Ctrl-C stops)" << std::endl;
   std::cout.clear();  // a closed standard output is no reason to fail at the end
 
   signals.Wait();
@@ -205,77 +288,61 @@ int Run(Options& o, const CLI::App& command) {
   return 0;
 }
 
+PreparedArguments Prepare(CLI::App& command, Serve& serve,
+                          const std::vector<std::string>& arguments) {
+  serve.given = PrepareServeArguments(command, arguments, ProcessEnvironment(),
+                                      [&serve] { return CheckServeOptions(serve.options); });
+  ServeArguments& given = serve.given;
+  if (!given.problems.empty()) {
+    std::cerr << "fathom: ";
+    if (given.problems.size() > 1) {
+      std::cerr << given.problems.size() << " problems with the arguments:\n  ";
+    }
+    for (const std::string& problem : given.problems) {
+      std::cerr << (&problem == &given.problems.front() ? "" : "  ") << problem << "\n";
+    }
+    std::cerr << "Run 'fathom serve --help' for what it takes.\n";
+    return {{}, kExitUsage};
+  }
+  switch (given.next) {
+    case ServeArguments::Next::kHelp:
+      return {{"serve", "--help"}, {}};
+    case ServeArguments::Next::kHelpAll:
+      std::cout << command.help() << "\nFlags of vLLM:\n" << DescribeFlags();
+      return {{}, 0};
+    case ServeArguments::Next::kPrintConfig:
+      std::cout << ConfigText(command, given.settings);
+      return {{}, 0};
+    case ServeArguments::Next::kRun:
+      break;
+  }
+  given.arguments.insert(given.arguments.begin(), "serve");
+  return {given.arguments, {}};
+}
+
 }  // namespace
 
-void AddServeCommand(CLI::App& app, Action& action) {
-  auto o = std::make_shared<Options>();
+PrepareArguments AddServeCommand(CLI::App& app, Action& action) {
+  auto serve = std::make_shared<Serve>();
   CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP, OpenAI-compatible");
-  auto* positional =
-      command->add_option("model_tag", o->model.model, "Model, as --model")->type_name("MODEL");
-  AddModelOptions(*command, o->model);
-  AddCacheOptions(*command, o->cache);
-  AddSchedulingOptions(*command, *o);
-  command->get_option("--model")->excludes(positional);
-  command
-      ->add_option("--replay", o->replay,
-                   "Answer from this file instead of computing (docs/replay.md); of the model only "
-                   "tokenizer and settings are read")
-      ->type_name("FILE");
-  command->add_option("--host", o->api.host, "Address to listen on")->capture_default_str();
-  command->add_option("--port", o->api.port, "Port to listen on; 0 takes a free one")
-      ->capture_default_str();
-  command->add_option(
-      "--served-model-name", o->api.served_model_names,
-      "Name (or names) of the model in the API (default: the directory's name or the id)");
-  command
-      ->add_option("--model-alias", o->aliases,
-                   "NAME or NAME={...}: another name, with default chat_template_kwargs (may be "
-                   "given several times)")
-      ->allow_extra_args(false)
-      ->check(Parses(ModelNames::ParseAlias));
-  command
-      ->add_option("--api-key", o->api.api_keys,
-                   "Key that clients must send (may be given several times)")
-      ->allow_extra_args(false)  // a model directory may follow; it must not become a key
-      ->envname("VLLM_API_KEY");
-  command
-      ->add_option("--default-chat-template-kwargs", o->chat_defaults,
-                   "JSON: what chat requests get that say nothing, e.g. {\"thinking\": false}")
-      ->check(Parses(ParseChatDefaults));
-  command->add_option("--reasoning-field", o->reasoning_field, "Name of the reasoning in answers")
-      ->check(CLI::IsMember({"both", "reasoning", "reasoning_content"}))
-      ->capture_default_str();
-  command
-      ->add_option("--max-logprobs", o->api.max_logprobs,
-                   "Largest top_logprobs that a request may ask for")
-      ->check(CLI::Range(0, 1000))
-      ->capture_default_str();
-  command->add_flag("--enable-force-include-usage,!--no-enable-force-include-usage",
-                    o->api.force_include_usage, "End every stream with usage, asked for or not");
-  command
-      ->add_flag("--enable-dev-endpoints", o->api.dev_endpoints,
-                 "Answer POST /reset_prefix_cache, which forgets all cached prefixes")
-      ->envname("VLLM_SERVER_DEV_MODE");
-  command->add_option("--max-body-bytes", o->api.max_body_bytes, "Largest request body")
-      ->check(CLI::Range(size_t{1}, size_t{1} << 40))
-      ->capture_default_str();
-  command
-      ->add_option("--shutdown-timeout", o->shutdown_timeout_s,
-                   "Seconds that running requests get to finish after SIGTERM or Ctrl-C")
-      ->check(CLI::Range(0, 86400))
-      ->capture_default_str();
-  command
-      ->add_option("--engine-watchdog-timeout", o->watchdog_timeout_s,
-                   "Seconds with work but without the end of a step after which /health answers "
-                   "503; a step is up to --max-num-batched-tokens tokens")
-      ->check(CLI::Range(1, 86400))
-      ->capture_default_str();
+  command->add_option("model_tag", serve->options.model.model, "Model, as --model")
+      ->type_name("MODEL");
+  AddServeOptions(*command, serve->options);
   command->footer(
-      "Example:\n"
+      "Compatibility with vLLM (--help-all says more)\n"
+      "Each option is also read from FATHOM_<NAME>, e.g. FATHOM_MAX_MODEL_LEN, and from --config.\n"
+      "Accepted without effect, with a warning:\n" +
+      ListFlags(Verdict::kWarn) + "Refused, unless they ask for what fathom does anyway:\n" +
+      ListFlags(Verdict::kRefuse) +
+      "\nExample:\n"
       "  fathom serve --port 8000\n"
       "  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
       "    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'");
-  command->callback([o, command, &action] { action = [o, command] { return Run(*o, *command); }; });
+  command->callback(
+      [serve, command, &action] { action = [serve, command] { return Run(*serve, *command); }; });
+  return [serve, command](const std::vector<std::string>& arguments) {
+    return Prepare(*command, *serve, arguments);
+  };
 }
 
 }  // namespace fathom::cli

@@ -102,14 +102,14 @@ Status EngineCore::Load() {
   builder_ = std::make_unique<StepBuilder>(options_.max_batched_tokens, options_.max_num_seqs,
                                            memory_->pages());
   scratch_ = std::make_unique<SampleScratch>(info_.vocab_size);
-  const size_t num_logits =
-      static_cast<size_t>(options_.max_num_seqs) * static_cast<size_t>(info_.vocab_size);
+  const size_t num_logits = static_cast<size_t>(options_.max_num_seqs + kMaxPromptLogits) *
+                            static_cast<size_t>(info_.vocab_size);
   logits_.reset(new (std::nothrow) float[num_logits]);
   if (logits_ == nullptr) {
     return OutOfMemory("no memory for the logits of " + std::to_string(options_.max_num_seqs) +
                        " requests; lower --max-num-seqs");
   }
-  sampled_.reserve(static_cast<size_t>(options_.max_num_seqs));
+  step_logits_.reserve(static_cast<size_t>(options_.max_num_seqs));
   // Weights that are copied or repacked were read above.
   return checkpoint_.CheckFiles();
 }
@@ -124,7 +124,11 @@ Result<EngineCore::JobPtr> EngineCore::Prepare(RequestId id, GenerateRequest req
   job->timings.arrival = Clock::now();
   job->ends = EndTokensOf(request, info_);
   std::random_device entropy;
-  const uint64_t seed = request.sampling.seed ? 0 : (uint64_t{entropy()} << 32) | entropy();
+  // Neighbours get distant seeds: the odd constant spreads the ids over all 64 bits.
+  const uint64_t seed = request.sampling.seed ? 0
+                        : options_.seed       ? static_cast<uint64_t>(*options_.seed) +
+                                              0x9e3779b97f4a7c15u * static_cast<uint64_t>(id)
+                                        : (uint64_t{entropy()} << 32) | entropy();
   job->sampler.emplace(request.sampling, seed, info_.vocab_size, request.prompt);
   job->priority = request.priority;
   job->client = std::move(request.client);
@@ -138,6 +142,7 @@ Result<EngineCore::JobPtr> EngineCore::Prepare(RequestId id, GenerateRequest req
     job->keys = PrefixKeys(seed_, request.cache_salt, job->tokens);
     job->keys.Reserve(most / kBlockPositions);
   }
+  if (request.num_prompt_logprobs >= 0) job->logits_from = 0;
   job->request = std::move(request);
   return job;
 }
@@ -217,14 +222,26 @@ bool EngineCore::RunStep() {
     FailStep(rows, status);
     return true;
   }
-  sampled_.clear();
+  step_logits_.clear();
   for (const ScheduledRows& r : rows) {
-    if (r.wants_logits) sampled_.push_back(static_cast<Job*>(r.request));
+    const int num_logits = r.num_prompt_logits + (r.wants_logits ? 1 : 0);
+    if (num_logits == 0) continue;
+    step_logits_.push_back({static_cast<Job*>(r.request),
+                            r.request->computed + r.num_tokens - num_logits, r.num_prompt_logits,
+                            r.wants_logits});
   }
   scheduler_->Commit();
   const auto vocab = static_cast<size_t>(info_.vocab_size);
-  for (size_t i = 0; i < sampled_.size(); ++i) {
-    Sample(*sampled_[i], std::span(logits_.get() + i * vocab, vocab));
+  float* logits = logits_.get();
+  for (const StepLogits& rows_of : step_logits_) {
+    const size_t num_values = static_cast<size_t>(rows_of.num_prompt_rows) * vocab;
+    if (num_values > 0) {
+      TellPromptLogprobs(*rows_of.job, rows_of.position, std::span(logits, num_values));
+    }
+    logits += num_values;
+    if (!rows_of.is_sampled) continue;
+    Sample(*rows_of.job, std::span(logits, vocab));
+    logits += vocab;
   }
   return true;
 }
@@ -270,6 +287,21 @@ void EngineCore::FailStep(std::span<const ScheduledRows> rows, const Status& err
     event.error = error;
     Finish(*jobs_.at(id), std::move(event), 0);
   }
+}
+
+// `logits` [rows, vocab] of the positions from `position` on.
+void EngineCore::TellPromptLogprobs(Job& job, int64_t position, std::span<const float> logits) {
+  const auto vocab = static_cast<size_t>(info_.vocab_size);
+  prompt_events_.clear();
+  for (; !logits.empty(); logits = logits.subspan(vocab)) {
+    ++position;
+    prompt_events_.push_back(LogprobsOf(logits.first(vocab),
+                                        job.tokens[static_cast<size_t>(position)],
+                                        job.request.num_prompt_logprobs, *scratch_));
+  }
+  // Computed again after a preemption, these rows need no logits.
+  job.logits_from = position;
+  job.sink->OnPromptLogprobs(prompt_events_);
 }
 
 void EngineCore::Sample(Job& job, std::span<float> logits) {

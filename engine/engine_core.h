@@ -37,6 +37,8 @@ struct LocalEngineOptions {
   std::optional<CacheDTypes> cache_dtypes;  // absent: what goes with the numerics
   bool prefix_caching = true;
   int64_t retention_interval = kDefaultRetentionInterval;  // cache/retention.h
+  // Requests without a seed get one that follows from this and their id. Absent: a random one.
+  std::optional<int64_t> seed;
 };
 
 // "cpu" or "reference"; kInvalidArgument names the known ones.
@@ -98,6 +100,7 @@ class EngineCore {
   EngineCore(Checkpoint checkpoint, const LocalEngineOptions& options);
   Status Load();
   Status Forward(std::span<const ScheduledRows> rows);
+  void TellPromptLogprobs(Job& job, int64_t position, std::span<const float> logits);
   void Sample(Job& job, std::span<float> logits);
   void Abort(Job& job, int64_t keep);
   void Finish(Job& job, FinishEvent event, int64_t keep);
@@ -117,8 +120,16 @@ class EngineCore {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<StepBuilder> builder_;
   std::unique_ptr<SampleScratch> scratch_;
-  std::unique_ptr<float[]> logits_;  // [max_num_seqs, vocab]
-  std::vector<Job*> sampled_;        // of the step that runs
+  std::unique_ptr<float[]> logits_;  // [max_num_seqs + kMaxPromptLogits, vocab]
+  // Whose logits of the step they are, in their order.
+  struct StepLogits {
+    Job* job = nullptr;
+    int64_t position = 0;  // of the first row
+    int num_prompt_rows = 0;
+    bool is_sampled = false;  // one row more
+  };
+  std::vector<StepLogits> step_logits_;
+  std::vector<TokenEvent> prompt_events_;
   std::unordered_map<RequestId, JobPtr> jobs_;
   EngineStats stats_;                                     // its counters and histograms
   std::vector<std::pair<JobPtr, FinishEvent>> finished_;  // not told yet

@@ -42,7 +42,8 @@ struct GenerateRequest {
   std::vector<TokenId> stop_token_ids;  // besides the model's own end tokens
   bool ignore_eos = false;              // the model's own end tokens do not end the request
   int num_logprobs = -1;  // -1: none; 0: of the chosen token; n: and of the n most likely ones
-  // Of the prompt's tokens, as num_logprobs; they come by RequestSink::OnPromptLogprobs.
+  // As num_logprobs, of the prompt's tokens. Such a request reads no cached prefix, because the
+  // logits of what is cached are not; what it computes is kept for others as always.
   int num_prompt_logprobs = -1;
   // What the answer may be; null: anything. Last owned by the engine, which alone uses it once the
   // request is submitted.
@@ -93,8 +94,8 @@ struct FinishEvent {
 class RequestSink {
  public:
   virtual ~RequestSink() = default;
-  // Log-probabilities of the prompt's tokens from the second one on, in order, all of them before
-  // the first OnToken.
+  // For num_prompt_logprobs, in order and in pieces of any size, before the first OnToken: each
+  // prompt token but the first, given those before it. `cached_tokens` is 0.
   virtual void OnPromptLogprobs(std::span<const TokenEvent> /*tokens*/) {}
   virtual void OnToken(const TokenEvent& event) = 0;
   virtual void OnFinish(const FinishEvent& event) = 0;

@@ -49,6 +49,24 @@ void MaskForbidden(std::span<float> logits, std::span<const uint64_t> allowed) {
   }
 }
 
+// Puts the likeliest tokens into `top`; returns the logarithm of the sum that makes logits
+// probabilities.
+double RankTokens(std::span<const float> logits, int num_logprobs, SampleScratch& scratch,
+                  std::vector<TokenLogprob>* top) {
+  const double log_sum = LogSumExp(logits, *std::max_element(logits.begin(), logits.end()));
+  const auto count = std::min(static_cast<size_t>(num_logprobs), logits.size());
+  std::vector<SampleScratch::Candidate>& candidates = scratch.candidates;
+  candidates.clear();
+  for (size_t i = 0; i < logits.size(); ++i)
+    candidates.push_back({static_cast<TokenId>(i), logits[i]});
+  std::partial_sort(candidates.begin(), candidates.begin() + static_cast<ptrdiff_t>(count),
+                    candidates.end(), kBetter);
+  for (size_t i = 0; i < count; ++i) {
+    top->push_back({candidates[i].token, static_cast<float>(candidates[i].logit - log_sum)});
+  }
+  return log_sum;
+}
+
 Status OutOfRange(const char* field, double value, const char* range) {
   return InvalidArgument(std::string(field) + ": " + std::to_string(value) + " is not " + range);
 }
@@ -87,6 +105,15 @@ double UniformAt(uint64_t seed, int64_t position) {
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
+TokenEvent LogprobsOf(std::span<const float> logits, TokenId token, int num_logprobs,
+                      SampleScratch& scratch) {
+  TokenEvent event;
+  event.token = token;
+  const double log_sum = RankTokens(logits, num_logprobs, scratch, &event.top);
+  event.logprob = static_cast<float>(logits[static_cast<size_t>(token)] - log_sum);
+  return event;
+}
+
 Sampler::Sampler(const SamplingParams& params, uint64_t seed, int vocab_size,
                  std::span<const TokenId> prompt)
     : params_(params), seed_(params.seed ? static_cast<uint64_t>(*params.seed) : seed) {
@@ -109,16 +136,7 @@ TokenEvent Sampler::Sample(std::span<float> logits, int64_t position,
   TokenEvent event;
   if (num_logprobs >= 0) {
     raw.assign(logits.begin(), logits.end());
-    log_sum = LogSumExp(logits, *std::max_element(logits.begin(), logits.end()));
-    const auto count = std::min(static_cast<size_t>(num_logprobs), logits.size());
-    candidates.clear();
-    for (size_t i = 0; i < logits.size(); ++i)
-      candidates.push_back({static_cast<TokenId>(i), logits[i]});
-    std::partial_sort(candidates.begin(), candidates.begin() + static_cast<ptrdiff_t>(count),
-                      candidates.end(), kBetter);
-    for (size_t i = 0; i < count; ++i) {
-      event.top.push_back({candidates[i].token, static_cast<float>(candidates[i].logit - log_sum)});
-    }
+    log_sum = RankTokens(logits, num_logprobs, scratch, &event.top);
   }
 
   AdjustLogits(logits);

@@ -39,6 +39,11 @@ struct SampleScratch {
   std::vector<uint64_t> allowed;  // bit t % 64 of word t / 64: the constraint allows token t
 };
 
+// The log-probability of `token`, and of the `num_logprobs` likeliest ones, given raw logits
+// [vocab].
+TokenEvent LogprobsOf(std::span<const float> logits, TokenId token, int num_logprobs,
+                      SampleScratch& scratch);
+
 class Sampler {
  public:
   // `seed` is used where params.seed is absent. `prompt` counts for the repetition penalty.

@@ -50,6 +50,7 @@ std::span<const ScheduledRows> Scheduler::Schedule() {
   ++step_;
   preempted_ = false;
   stuck_ = nullptr;
+  prompt_logits_left_ = kMaxPromptLogits;
   int64_t budget = budget_;
   ScheduleRunning(&budget);
   // Who gave up memory in this step would otherwise see it go to somebody who came later.
@@ -76,7 +77,7 @@ void Scheduler::ScheduleRunning(int64_t* budget) {
       const bool overdue = r.skipped >= options_.max_skip;
       const bool answer = Remaining(r) == 1;
       if (pass == kOverdue ? !overdue : pass == kAnswers ? !answer : answer) continue;
-      if (IsScheduled(r) || *budget == 0) continue;
+      if (IsScheduled(r) || *budget == 0 || LacksLogits(r)) continue;
       // An overdue prompt leaves the answers their tokens.
       int64_t share = *budget;
       if (overdue && !answer) share = std::max<int64_t>(1, share - num_answers);
@@ -119,6 +120,10 @@ void Scheduler::Preempt(ScheduledRequest& request) {
 bool Scheduler::ScheduleRows(ScheduledRequest& r, int64_t* budget) {
   const int64_t begin = r.computed;
   int64_t end = begin + std::min(Remaining(r), *budget);
+  const int64_t logits_begin = std::max(begin, r.logits_from);
+  if (r.wants_prompt_logits() && r.num_prompt - 1 - logits_begin > prompt_logits_left_) {
+    end = std::min(end, logits_begin + prompt_logits_left_);
+  }
   if (end < NumKnown(r)) {
     // A chunk that is not the last one ends at a whole block where it can, so that resume points at
     // whole blocks cost no blocks of their own.
@@ -136,7 +141,10 @@ bool Scheduler::ScheduleRows(ScheduledRequest& r, int64_t* budget) {
   }
   keeps.points = points_;
   if (!manager_.Extend(r.sequence, end, keeps)) return false;
-  rows_.push_back({&r, static_cast<int>(end - begin), end == NumKnown(r)});
+  const int64_t num_logits = std::max<int64_t>(0, std::min(end, r.num_prompt - 1) - logits_begin);
+  prompt_logits_left_ -= num_logits;
+  rows_.push_back(
+      {&r, static_cast<int>(end - begin), end == NumKnown(r), static_cast<int>(num_logits)});
   r.last_step = step_;
   *budget -= end - begin;
   return true;
@@ -208,7 +216,7 @@ void Scheduler::ScheduleWaiting(int64_t* budget) {
   while (*budget > 0 && num_running() < options_.max_num_seqs) {
     ScheduledRequest* const r = NextWaiting();
     // Nobody overtakes a request that does not fit yet: it would wait for ever.
-    if (r == nullptr || !Admit(*r)) return;
+    if (r == nullptr || LacksLogits(*r) || !Admit(*r)) return;
     if (!ScheduleRows(*r, budget)) {
       // No memory for its first chunk after all; it keeps its place.
       manager_.Release(r->sequence);
@@ -225,7 +233,7 @@ void Scheduler::ScheduleWaiting(int64_t* budget) {
     if (r->num_preemptions == 0) {
       r->cached = r->computed;
       counters_.prompt_tokens_cached += r->cached;
-      counters_.prefix_queries += NumKnown(*r);
+      if (!r->wants_prompt_logits()) counters_.prefix_queries += NumKnown(*r);
       counters_.prefix_hits += r->cached;
       ++counters_.misses[static_cast<size_t>(r->miss)];
       r->longest = r->computed;
@@ -235,7 +243,9 @@ void Scheduler::ScheduleWaiting(int64_t* budget) {
 }
 
 bool Scheduler::Admit(ScheduledRequest& r) {
-  PrefixMatch match = manager_.Match(r.tokens, r.keys);
+  PrefixMatch match;
+  match.miss = PrefixMiss::kDisabled;
+  if (!r.wants_prompt_logits()) match = manager_.Match(r.tokens, r.keys);
   PrefixMiss miss = match.miss;
   // Room for the whole prompt and the first new token.
   const int64_t length = NumKnown(r) + 1;

@@ -28,6 +28,10 @@ struct ScheduledRequest {
   PrefixKeys keys;     // of `tokens`
   int priority = 0;    // smaller first, with the priority policy
   std::string client;  // whose turn it is when several wait
+  // The prompt's rows from here on, but for its last, shall have logits. Their owner moves this on
+  // as it gets them; as long as there are any, no cached prefix is used.
+  int64_t logits_from = INT64_MAX;
+  [[nodiscard]] bool wants_prompt_logits() const { return logits_from < num_prompt - 1; }
 
   // The scheduler's.
   uint64_t order = 0;        // of arrival
@@ -43,6 +47,9 @@ struct ScheduledRequest {
   RetentionPlan retention;
 };
 
+// Logits of prompt rows in a step, besides those of the tokens that come next.
+inline constexpr int kMaxPromptLogits = 64;
+
 struct SchedulerOptions {
   int max_num_seqs = 256;
   int max_batched_tokens = 512;  // tokens of a step; at least max_num_seqs
@@ -55,6 +62,8 @@ struct ScheduledRows {
   ScheduledRequest* request = nullptr;
   int num_tokens = 0;         // request->tokens from request->computed
   bool wants_logits = false;  // they end at the last known token
+  // The last ones (but for the very last, with wants_logits) shall have logits, too.
+  int num_prompt_logits = 0;
 };
 
 struct SchedulerCounters {
@@ -104,6 +113,10 @@ class Scheduler {
   bool ScheduleRows(ScheduledRequest& request, int64_t* budget);
   void ScheduleRunning(int64_t* budget);
   void ScheduleWaiting(int64_t* budget);
+  [[nodiscard]] bool LacksLogits(const ScheduledRequest& request) const {
+    return prompt_logits_left_ == 0 && request.wants_prompt_logits() &&
+           request.computed >= request.logits_from;
+  }
   bool MakeRoom(const ScheduledRequest& request);
   [[nodiscard]] bool IsScheduled(const ScheduledRequest& request) const {
     return request.last_step == step_;
@@ -125,7 +138,8 @@ class Scheduler {
   uint64_t next_order_ = 1;
   uint64_t step_ = 0;
   int budget_ = 0;
-  bool preempted_ = false;  // in this step
+  int64_t prompt_logits_left_ = 0;  // in this step
+  bool preempted_ = false;          // in this step
   ScheduledRequest* stuck_ = nullptr;
   SchedulerCounters counters_;
 };

@@ -75,6 +75,7 @@ class Simulator {
       return false;
     }
     int64_t total = 0;
+    int total_prompt_logits = 0;
     std::set<const ScheduledRequest*> seen;
     std::vector<Request*> sampled;
     for (const ScheduledRows& r : rows) {
@@ -87,11 +88,14 @@ class Simulator {
       if (!r.wants_logits && r.num_tokens >= 2 * kBlockPositions) {
         EXPECT_EQ(end % kBlockPositions, 0) << "chunks end at whole blocks where they can";
       }
+      TakePromptLogits(r, *request, end);
+      total_prompt_logits += r.num_prompt_logits;
       total += r.num_tokens;
       if (request->admitted_at < 0) request->admitted_at = step_;
       if (r.wants_logits) sampled.push_back(request);
     }
     EXPECT_LE(total, options_.scheduler.max_batched_tokens);
+    EXPECT_LE(total_prompt_logits, kMaxPromptLogits);
     EXPECT_LE(static_cast<int>(rows.size()), options_.scheduler.max_num_seqs);
     EXPECT_LE(scheduler_->num_running(), options_.scheduler.max_num_seqs);
     scheduler_->Commit();
@@ -112,7 +116,12 @@ class Simulator {
 
   void RunToEnd(int max_steps) {
     for (int i = 0; Step(); ++i) ASSERT_LT(i, max_steps) << "no end in sight";
-    for (const auto& request : requests_) EXPECT_GE(request->finished_at, 0);
+    for (const auto& request : requests_) {
+      EXPECT_GE(request->finished_at, 0);
+      if (request->generated > 0) {
+        EXPECT_FALSE(request->wants_prompt_logits());
+      }
+    }
     manager_->ClearPrefixes();
     EXPECT_EQ(manager_->pool().num_free_slabs(), manager_->pool().num_slabs())
         << "every block is given back";
@@ -125,6 +134,18 @@ class Simulator {
   [[nodiscard]] const std::vector<std::unique_ptr<Request>>& requests() const { return requests_; }
 
  private:
+  // The rows that shall have logits are told exactly once, in order.
+  static void TakePromptLogits(const ScheduledRows& r, Request& request, int64_t end) {
+    const int64_t wanted_until = std::min(end, request.num_prompt - 1);
+    if (!request.wants_prompt_logits() || wanted_until <= request.logits_from) {
+      EXPECT_EQ(r.num_prompt_logits, 0);
+      return;
+    }
+    EXPECT_LE(request.computed, request.logits_from) << "not from a cached prefix";
+    EXPECT_EQ(r.num_prompt_logits, wanted_until - request.logits_from);
+    request.logits_from = wanted_until;
+  }
+
   SimulatorOptions options_;
   std::mt19937_64 random_;
   std::unique_ptr<BlockManager> manager_;
@@ -205,6 +226,7 @@ TEST(Scheduler, RandomTrafficEndsInEveryMemoryAndBudget) {
             s.Add(prompt, static_cast<int64_t>(1 + random() % 200), static_cast<int>(random() % 5));
         r->priority = static_cast<int>(random() % 3);
         r->client = std::string(1, static_cast<char>('a' + random() % 3));
+        if (i % 6 == 0) r->logits_from = 0;
         live.push_back(r);
         ++i;
       }

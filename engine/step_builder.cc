@@ -20,7 +20,7 @@ StepBuilder::StepBuilder(int max_rows, int max_sequences, std::span<const LayerP
   const size_t tables =
       reserve(kNumCacheClasses * max_sequences, sizeof(BlockTable), alignof(BlockTable));
   const size_t sequences = reserve(max_sequences, sizeof(SequenceRows), alignof(SequenceRows));
-  const size_t logits_rows = reserve(max_sequences, sizeof(int), alignof(int));
+  const size_t logits_rows = reserve(max_rows, sizeof(int), alignof(int));
   const size_t token_ids = reserve(max_rows, sizeof(TokenId), alignof(TokenId));
   const size_t positions = reserve(max_rows, sizeof(Position), alignof(Position));
   buffer_ = std::make_unique<std::byte[]>(bytes);
@@ -46,7 +46,10 @@ const StepPlan& StepBuilder::Build(std::span<const ScheduledRows> rows,
     std::copy_n(request.tokens.begin() + start, n, token_ids_ + num_rows);
     std::iota(positions_ + num_rows, positions_ + num_rows + n, start);
     num_rows += n;
-    if (rows[s].wants_logits) logits_rows_[num_logits++] = num_rows - 1;
+    const int num_wanted = rows[s].num_prompt_logits + (rows[s].wants_logits ? 1 : 0);
+    std::iota(logits_rows_ + num_logits, logits_rows_ + num_logits + num_wanted,
+              num_rows - num_wanted);
+    num_logits += static_cast<size_t>(num_wanted);
     for (size_t c = 0; c < kNumCacheClasses; ++c) {
       tables_[c * static_cast<size_t>(max_sequences_) + s] =
           manager.Table(request.sequence, static_cast<CacheClass>(c));

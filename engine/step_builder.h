@@ -31,7 +31,7 @@ class StepBuilder {
   TokenId* token_ids_ = nullptr;       // [max_rows]
   Position* positions_ = nullptr;      // [max_rows]
   SequenceRows* sequences_ = nullptr;  // [max_sequences]
-  int* logits_rows_ = nullptr;         // [max_sequences]
+  int* logits_rows_ = nullptr;         // [max_rows]
   BlockTable* tables_ = nullptr;       // [classes, max_sequences]
   StepPlan plan_;
 };

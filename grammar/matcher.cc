@@ -15,7 +15,7 @@ constexpr int32_t kEnd = -1;
 // A grammar that keeps more open than this is read as if the rest were not there: what is accepted
 // still conforms, and since whatever is open can be completed, no dead end comes of it.
 constexpr size_t kMaxItems = 4'000;
-constexpr size_t kMaxFrames = 20'000;
+constexpr size_t kMaxFrames = 8'000;
 // Numbers remembered before Compact forgets them: 16 MiB.
 constexpr size_t kMaxRemembered = size_t{4} << 20;
 
@@ -206,9 +206,9 @@ void Matcher::AddCalls(Item item) {
 }
 
 int32_t Matcher::InternNode(std::vector<Frame>& frames) {
+  work_ += static_cast<int64_t>(frames.size());
   std::sort(frames.begin(), frames.end());
   frames.erase(std::unique(frames.begin(), frames.end()), frames.end());
-  work_ += static_cast<int64_t>(frames.size());
   const uint64_t hash = HashOf(frames, 1);
   const auto [found, is_new] = node_of_hash_.try_emplace(hash, -1);
   for (int32_t id = found->second; id >= 0; id = nodes_[static_cast<size_t>(id)].same_hash) {

@@ -69,12 +69,14 @@ class Builder {
       case Grammar::ExprKind::kControl:
         return Control(grammar_.literals[a], from, to);
       case Grammar::ExprKind::kSequence: {
-        for (const ExprId part : grammar_.lists[a]) {
-          const int32_t next = NewState();
-          Instantiate(part, from, next);
+        const std::vector<ExprId>& parts = grammar_.lists[a];
+        if (parts.empty()) return Epsilon(from, to);
+        for (size_t i = 0; i < parts.size(); ++i) {
+          const int32_t next = i + 1 == parts.size() ? to : NewState();
+          Instantiate(parts[i], from, next);
           from = next;
         }
-        return Epsilon(from, to);
+        return;
       }
       case Grammar::ExprKind::kChoice:
         // Nothing ever leads back to `from` or on from `to`, so that branches can share them.
@@ -92,12 +94,13 @@ class Builder {
   }
 
   void Literal(const std::string& text, int32_t from, int32_t to) {
-    for (const char c : text) {
-      const int32_t next = NewState();
-      Symbols(from, static_cast<uint8_t>(c), static_cast<uint8_t>(c), next);
+    if (text.empty()) return Epsilon(from, to);
+    for (size_t i = 0; i < text.size(); ++i) {
+      const int32_t next = i + 1 == text.size() ? to : NewState();
+      const auto byte = static_cast<uint8_t>(text[i]);
+      Symbols(from, byte, byte, next);
       from = next;
     }
-    Epsilon(from, to);
   }
 
   void Control(const std::string& spelling, int32_t from, int32_t to) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tokenizer/utf8.h"
+
 namespace fathom {
 
 namespace {
@@ -15,6 +17,17 @@ std::vector<TokenTrie::Token> TokensOf(const Tokenizer& tokenizer) {
     tokens[i].is_control = tokenizer.FindAddedToken(tokens[i].bytes) == id;
   }
   return tokens;
+}
+
+bool IsPlain(std::string_view bytes) {
+  const auto num_chars = std::count_if(
+      bytes.begin(), bytes.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
+  return num_chars <= TokenTrie::kMaxPlainChars &&
+         FindInvalidUtf8(bytes) == std::string_view::npos &&
+         std::all_of(bytes.begin(), bytes.end(), [](char c) {
+           const auto byte = static_cast<uint8_t>(c);
+           return byte >= 0x80 || TokenTrie::IsPlainAscii(byte);
+         });
 }
 
 }  // namespace
@@ -41,36 +54,50 @@ void TokenTrie::Build() {
     const int compared = bytes_of(a).compare(bytes_of(b));  // as unsigned bytes
     return compared != 0 ? compared < 0 : a < b;
   });
+  std::vector<TokenId> distinct, others;
+  plain_mask_.assign(tokens_.size() / 64 + 1, 0);
+  for (const TokenId id : order) {
+    if (!distinct.empty() && bytes_of(distinct.back()) == bytes_of(id)) {
+      twins_.push_back({id, distinct.back()});
+      continue;
+    }
+    distinct.push_back(id);
+    if (IsPlain(bytes_of(id))) {
+      plain_mask_[static_cast<size_t>(id) / 64] |= uint64_t{1} << (static_cast<size_t>(id) % 64);
+    } else {
+      others.push_back(id);
+    }
+  }
+  nodes_ = TreeOf(distinct);
+  other_nodes_ = TreeOf(others);
+}
 
-  nodes_.emplace_back();
+std::vector<TokenTrie::Node> TokenTrie::TreeOf(const std::vector<TokenId>& tokens) const {
+  std::vector<Node> nodes(1);
   std::vector<int32_t> path = {0};  // nodes of the string before, by depth
   const auto close_to = [&](size_t depth) {
     while (path.size() > depth + 1) {
-      nodes_[static_cast<size_t>(path.back())].skip = static_cast<int32_t>(nodes_.size());
+      nodes[static_cast<size_t>(path.back())].skip = static_cast<int32_t>(nodes.size());
       path.pop_back();
     }
   };
   std::string_view before;
-  for (const TokenId id : order) {
-    const std::string_view bytes = bytes_of(id);
+  for (const TokenId id : tokens) {
+    const std::string_view bytes = tokens_[static_cast<size_t>(id)].bytes;
     const auto differs = std::mismatch(before.begin(), before.end(), bytes.begin(), bytes.end());
     const auto shared = static_cast<size_t>(differs.second - bytes.begin());
     close_to(shared);
     for (size_t i = shared; i < bytes.size(); ++i) {
-      path.push_back(static_cast<int32_t>(nodes_.size()));
-      nodes_.push_back(
+      path.push_back(static_cast<int32_t>(nodes.size()));
+      nodes.push_back(
           {.depth = static_cast<uint16_t>(i + 1), .byte = static_cast<uint8_t>(bytes[i])});
     }
-    Node& end = nodes_[static_cast<size_t>(path.back())];
-    if (end.token < 0) {
-      end.token = id;
-    } else {
-      twins_.push_back({id, end.token});
-    }
+    nodes[static_cast<size_t>(path.back())].token = id;
     before = bytes;
   }
   close_to(0);
-  nodes_[0].skip = static_cast<int32_t>(nodes_.size());
+  nodes[0].skip = static_cast<int32_t>(nodes.size());
+  return nodes;
 }
 
 std::string_view TokenTrie::Bytes(TokenId token) const {

@@ -40,8 +40,18 @@ class TokenTrie {
   explicit TokenTrie(std::vector<Token> tokens);
   explicit TokenTrie(const Tokenizer& tokenizer);
 
-  // Node 0 is the empty string.
+  // All tokens that are no control tokens. Node 0 is the empty string.
   [[nodiscard]] const std::vector<Node>& nodes() const { return nodes_; }
+  // Plain tokens, most of a vocabulary: a few whole characters, none of them a control, '"', '\' or
+  // '<'. In the middle of text a grammar takes all of them, so that they need no walk: bit t % 64
+  // of word t / 64.
+  static constexpr int kMaxPlainChars = 16;
+  static bool IsPlainAscii(uint8_t byte) {
+    return byte >= 0x20 && byte < 0x7F && byte != '"' && byte != '\\' && byte != '<';
+  }
+  [[nodiscard]] const std::vector<uint64_t>& plain_mask() const { return plain_mask_; }
+  // The tree of the others.
+  [[nodiscard]] const std::vector<Node>& other_nodes() const { return other_nodes_; }
   [[nodiscard]] const std::vector<Twin>& twins() const { return twins_; }
   [[nodiscard]] int vocab_size() const { return static_cast<int>(tokens_.size()); }
 
@@ -55,9 +65,12 @@ class TokenTrie {
 
  private:
   void Build();
+  // The tree of `tokens`, which are ordered by their bytes.
+  std::vector<Node> TreeOf(const std::vector<TokenId>& tokens) const;
 
   std::vector<Token> tokens_;
-  std::vector<Node> nodes_;
+  std::vector<Node> nodes_, other_nodes_;
+  std::vector<uint64_t> plain_mask_;
   std::vector<Twin> twins_;
   std::unordered_map<std::string, TokenId> controls_;
 };

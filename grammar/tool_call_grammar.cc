@@ -47,6 +47,9 @@ class ToolWriter {
   }
 
   Result<ExprId> Invoke(const ToolSpec& tool) {
+    if (tool.tags_only) {
+      return FitsIntoTag(tool.name) ? InvokeOf(tool.name, AnyParameters()) : builder_.Never();
+    }
     if (!FitsIntoTag(tool.name)) {
       return Unimplemented(tool.path + ": a tool of this name cannot be called in DSML");
     }
@@ -59,13 +62,39 @@ class ToolWriter {
       FATHOM_ASSIGN_OR_RETURN(parameters, Parameters(compiler, tool));
       FATHOM_RETURN_IF_ERROR(compiler.Finish());
     }
-    return builder_.NewRuleOf(
-        "call of " + tool.name,
-        builder_.Sequence({Open("invoke name=\"" + tool.name + "\">\n"), parameters,
-                           builder_.Literal("\n"), Close("invoke>")}));
+    return InvokeOf(tool.name, parameters);
   }
 
  private:
+  ExprId InvokeOf(const std::string& name, ExprId parameters) {
+    return builder_.NewRuleOf(
+        "call of " + name, builder_.Sequence({Open("invoke name=\"" + name + "\">\n"), parameters,
+                                              builder_.Literal("\n"), Close("invoke>")}));
+  }
+
+  ExprId AnyParameters() {
+    if (!any_parameters_) {
+      const ExprId parameter = builder_.NewRuleOf(
+          "parameter",
+          builder_.Sequence({Open("parameter name=\""), builder_.Automaton(WordExcept({})),
+                             builder_.Literal("\" string=\""),
+                             builder_.Choice({builder_.Literal("true"), builder_.Literal("false")}),
+                             builder_.Literal("\">"), AnyText(), Close("parameter>")}));
+      const ExprId more = builder_.Sequence({builder_.Literal("\n"), parameter});
+      any_parameters_ = builder_.NewRuleOf(
+          "parameters", builder_.Optional(builder_.Sequence(
+                            {parameter, builder_.Repeat(more, 0, GrammarBuilder::kUnlimited)})));
+    }
+    return *any_parameters_;
+  }
+
+  ExprId AnyText() {
+    if (!any_text_) {
+      any_text_ = builder_.NewRuleOf("text", builder_.Automaton(Utf8TextWithout(TagsInValues())));
+    }
+    return *any_text_;
+  }
+
   Result<ExprId> Parameters(SchemaCompiler& compiler, const ToolSpec& tool) {
     FATHOM_ASSIGN_OR_RETURN(const auto leaves, compiler.leaves().Of(*tool.parameters, tool.path));
     std::vector<ExprId> choices;
@@ -144,10 +173,7 @@ class ToolWriter {
         std::any_of(kStringKeywords.begin(), kStringKeywords.end(),
                     [&](std::string_view key) { return schema.FindNonNull(key) != nullptr; });
     if (is_bounded) return compiler.StringText(schema, leaf.path, TextStyle::kToolValue);
-    if (!any_text_.has_value()) {
-      any_text_ = builder_.NewRuleOf("text", builder_.Automaton(Utf8TextWithout(TagsInValues())));
-    }
-    return *any_text_;
+    return AnyText();
   }
 
   Result<ExprId> RawConstants(const JsonValue& schema, const std::string& path) {
@@ -176,7 +202,7 @@ class ToolWriter {
   GrammarBuilder& builder_;
   JsonParts& parts_;
   std::deque<SchemaCompiler> compilers_;  // their merged schemas must outlive the rules made later
-  std::optional<ExprId> any_text_;
+  std::optional<ExprId> any_text_, any_parameters_;
 };
 
 }  // namespace

@@ -21,6 +21,9 @@ struct ToolSpec {
   std::string name;
   const JsonValue* parameters = nullptr;  // schema; null pointer or JSON null: no parameters
   bool strict = false;                    // otherwise keywords that cannot be enforced are ignored
+  // The tags are held to the format; parameters may be any, in any order and of any value. A tool
+  // whose name the format cannot carry is left out.
+  bool tags_only = false;
   std::string path;  // of the schema, for messages: tools[0].function.parameters
 };
 

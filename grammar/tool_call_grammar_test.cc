@@ -236,5 +236,31 @@ TEST_F(ToolCalls, WhatCannotBeCalledIsNamed) {
   EXPECT_FALSE(ToolCallGrammar({}, {}).ok());
 }
 
+TEST(ToolCallGrammar, TagsOnly) {
+  const JsonValue parameters = Value(R"({"type": "object", "required": ["a"], "properties": {
+      "a": {"type": "integer"}}})");
+  std::vector<ToolSpec> tools(2);
+  tools[0] = {.name = "f", .parameters = &parameters, .tags_only = true, .path = "tools[0]"};
+  tools[1] = {.name = "no\"tag", .tags_only = true, .path = "tools[1]"};
+  const auto grammar = ToolCallGrammar(tools, {});
+  ASSERT_TRUE(grammar.ok()) << grammar.status().ToString();
+  const auto compiled = Compiled(*grammar);
+  const std::string open = "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"";
+  const std::string close = "\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
+  EXPECT_TRUE(Accepts(compiled, open + "f\">\n" + close));
+  EXPECT_TRUE(
+      Accepts(compiled, open +
+                            "f\">\n<｜DSML｜parameter name=\"b\" string=\"true\">x<y"
+                            "</｜DSML｜parameter>\n<｜DSML｜parameter name=\"a\" string=\"false\">"
+                            "?</｜DSML｜parameter>" +
+                            close));
+  EXPECT_FALSE(Accepts(compiled, open + "g\">\n" + close));
+  EXPECT_FALSE(Accepts(compiled, open + "no\"tag\">\n" + close));
+  EXPECT_FALSE(Accepts(compiled, open + "f\">\n<｜DSML｜parameter nme=\"b\"" + close));
+  // Nothing is left when no tool has a name that a tag can carry.
+  const auto none = ToolCallGrammar(std::span(tools).subspan(1), {});
+  EXPECT_FALSE(none.ok() && CompileGrammar(*none, nullptr).ok());
+}
+
 }  // namespace
 }  // namespace fathom

@@ -293,6 +293,9 @@ void ReplayEngine::RunRequest(Request& request, Clock::time_point now) {
   const ReplayAnswer& answer = stream.answer();
   if (stream.is_stalled()) stream.Resume();
   const auto time = RequestTimings::Clock::now();
+  if (const auto events = stream.TakePromptLogprobs(); !events.empty()) {
+    request.sink->OnPromptLogprobs(events);
+  }
   for (int i = 0; i < answer.tokens_per_step && !stream.finish(); ++i) {
     const std::optional<TokenEvent> event = stream.Next(scratch_);
     if (!event) break;

@@ -31,7 +31,32 @@ ReplayStream::ReplayStream(const ReplayScript& script, const ReplayAnswer& answe
       // An engine computes the last prompt token at least, for the first answer token.
       cached_tokens_(static_cast<int>(std::min(answer.cached_tokens, num_prompt_tokens_ - 1))),
       in_reasoning_(!answer.reasoning.empty() && request_.prompt.back() == script.think_token) {
-  request_.prompt = {};
+  if (request_.num_prompt_logprobs < 0) {
+    request_.prompt = {};
+  } else {
+    cached_tokens_ = 0;  // such a request reads no cached prefix
+  }
+}
+
+std::vector<TokenEvent> ReplayStream::TakePromptLogprobs() {
+  const std::vector<TokenId> prompt = std::exchange(request_.prompt, {});
+  std::vector<TokenEvent> events;
+  for (size_t i = 1; i < prompt.size(); ++i) {
+    TokenEvent& event = events.emplace_back();
+    event.token = prompt[i];
+    AddLogprobs(request_.num_prompt_logprobs, &event);
+  }
+  return events;
+}
+
+void ReplayStream::AddLogprobs(int num_logprobs, TokenEvent* event) const {
+  if (num_logprobs < 0) return;
+  event->logprob = answer_.logprob;
+  const int num_top = std::min(num_logprobs, info_.vocab_size);
+  for (int n = 0; n < num_top; ++n) {
+    event->top.push_back(
+        {(event->token + n) % info_.vocab_size, answer_.logprob - static_cast<float>(n)});
+  }
 }
 
 bool ReplayStream::IsEnd(TokenId token) const {
@@ -122,11 +147,7 @@ std::optional<TokenEvent> ReplayStream::Next(std::vector<uint64_t>& scratch) {
   TokenEvent event;
   event.token = *token;
   event.cached_tokens = cached_tokens_;
-  if (request_.num_logprobs >= 0) event.logprob = answer_.logprob;
-  const int num_top = std::min(request_.num_logprobs, info_.vocab_size);
-  for (int n = 0; n < num_top; ++n) {
-    event.top.push_back({(*token + n) % info_.vocab_size, answer_.logprob - static_cast<float>(n)});
-  }
+  AddLogprobs(request_.num_logprobs, &event);
   ++num_generated_;
   if (IsEnd(*token)) {
     Finish(FinishReason::kStop, *token);

@@ -16,10 +16,12 @@ namespace fathom {
 
 class ReplayStream {
  public:
-  // `answer` and `info` must outlive the stream. The prompt is read here and not kept.
+  // `answer` and `info` must outlive the stream.
   ReplayStream(const ReplayScript& script, const ReplayAnswer& answer, GenerateRequest request,
                const EngineInfo& info);
 
+  // What a request with num_prompt_logprobs gets before its first token; once.
+  std::vector<TokenEvent> TakePromptLogprobs();
   // The next token. None when the answer has ended or stalls. `scratch` is working memory that
   // streams may share.
   std::optional<TokenEvent> Next(std::vector<uint64_t>& scratch);
@@ -36,13 +38,14 @@ class ReplayStream {
 
  private:
   [[nodiscard]] bool IsEnd(TokenId token) const;
+  void AddLogprobs(int num_logprobs, TokenEvent* event) const;
   std::optional<TokenId> Scripted(bool may_end);
   std::optional<TokenId> Choose(std::vector<uint64_t>& scratch);
   void Finish(FinishReason reason, std::optional<TokenId> stop_token = {});
 
   const ReplayAnswer& answer_;
   const EngineInfo& info_;
-  GenerateRequest request_;  // without its prompt
+  GenerateRequest request_;  // its prompt only until its log-probabilities are taken
   std::vector<TokenId> ends_;
   int64_t num_prompt_tokens_;
   int cached_tokens_;

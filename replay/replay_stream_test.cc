@@ -167,5 +167,26 @@ TEST(ReplayStream, LogprobsAndCachedTokensAreWhatTheScriptSays) {
   EXPECT_TRUE(run.events[0].top.empty());
 }
 
+TEST(ReplayStream, PromptLogprobsComeOnceAndWithoutTheFirstToken) {
+  Tokenizer tokenizer = Nano();
+  const ReplayScript script =
+      Script(R"([{"tokens": [70], "logprob": -0.5, "cached_tokens": 2}])", tokenizer);
+  const EngineInfo info = InfoFor(tokenizer);
+  GenerateRequest request = Ask({0, 80, 90});
+  request.num_prompt_logprobs = 1;
+  ReplayStream stream(script, script.answers[0], request, info);
+  const std::vector<TokenEvent> events = stream.TakePromptLogprobs();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0].token, 80);
+  EXPECT_EQ(events[1].token, 90);
+  EXPECT_EQ(events[1].logprob, -0.5f);
+  ASSERT_EQ(events[1].top.size(), 1u);
+  EXPECT_EQ(events[1].top[0].token, 90);
+  EXPECT_TRUE(stream.TakePromptLogprobs().empty());
+  EXPECT_EQ(stream.cached_tokens(), 0) << "no cached prefix is read";
+  request.num_prompt_logprobs = -1;
+  EXPECT_TRUE(ReplayStream(script, script.answers[0], request, info).TakePromptLogprobs().empty());
+}
+
 }  // namespace
 }  // namespace fathom

@@ -6,7 +6,7 @@ set -euo pipefail
 packages=(
   g++ cmake ninja-build ccache pkg-config git
   libboost1.81-dev libssl-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libhwy-dev libpcre2-dev
-  prometheus-cpp-dev
+  prometheus-cpp-dev libyaml-cpp-dev
   libgtest-dev libgmock-dev
 )
 # Only what tests need besides: official API clients and the formatter.

@@ -23,6 +23,8 @@ std::string_view ErrorType(int status) {
       return "Request Entity Too Large";
     case 422:
       return "UnprocessableEntityError";
+    case 429:
+      return "Too Many Requests";
     case 431:
       return "Request Header Fields Too Large";
     case 501:

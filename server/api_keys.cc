@@ -33,15 +33,17 @@ ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
 }
 
 bool ApiKeys::Allows(const http::Request& request) const {
-  if (hashes_.empty()) return true;
+  return hashes_.empty() || Find(request).has_value();
+}
+
+std::optional<size_t> ApiKeys::Find(const http::Request& request) const {
   const std::string_view key = KeyOf(request);
-  if (key.empty()) return false;
+  if (key.empty()) return std::nullopt;
   const Hash given = HashOf(key);
-  bool found = false;
+  std::optional<size_t> found;
   // All hashes are compared, whichever fits.
-  for (const Hash& hash : hashes_) {
-    const bool equal = CRYPTO_memcmp(given.data(), hash.data(), given.size()) == 0;
-    found = equal || found;
+  for (size_t i = 0; i < hashes_.size(); ++i) {
+    if (CRYPTO_memcmp(given.data(), hashes_[i].data(), given.size()) == 0) found = i;
   }
   return found;
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/log_fields.h"
 #include "server/api_error.h"
 #include "server/api_keys.h"
 #include "server/generation.h"
@@ -19,6 +20,7 @@
 #include "server/metrics.h"
 #include "server/model_list.h"
 #include "server/output_constraint.h"
+#include "server/rate_limit.h"
 #include "server/token_routes.h"
 #include "server/watchdog.h"
 
@@ -109,18 +111,27 @@ std::string LogSafe(std::string_view path) {
 }
 
 void LogAccess(const http::AccessRecord& record) {
-  spdlog::info("{} {} {} {} bytes {} ms{}", record.method.empty() ? "-" : record.method,
-               record.path.empty() ? "-" : LogSafe(record.path), record.status, record.sent_bytes,
-               record.duration.count(), record.client_left ? " (client left)" : "");
+  const std::string path = record.path.empty() ? "-" : LogSafe(record.path);
+  const std::string method = record.method.empty() ? "-" : record.method;
+  LogFields fields = LogFields::ForPrograms();
+  fields.Add("method", method)
+      .Add("path", path)
+      .Add("status", record.status)
+      .Add("bytes", static_cast<int64_t>(record.sent_bytes))
+      .Add("ms", static_cast<int64_t>(record.duration.count()));
+  spdlog::info("{} {} {} {} bytes {} ms{}{}", method, path, record.status, record.sent_bytes,
+               record.duration.count(), record.client_left ? " (client left)" : "", fields.Text());
 }
 
 }  // namespace
 
 struct ApiServer::Impl {
-  explicit Impl(ApiServerOptions o)
+  Impl(ApiServerOptions o, CorsPolicy c)
       : options(std::move(o)),
+        cors(std::move(c)),
         names(options.served_model_names, options.model_aliases),
         keys(options.api_keys),
+        rate_limit(options.api_keys.size(), options.requests_per_minute),
         metrics(std::make_shared<ServerMetrics>(options.served_model_names.front())),
         started(std::time(nullptr)) {}
 
@@ -131,14 +142,21 @@ struct ApiServer::Impl {
   void Answer(Action action, const http::Request& request, const WriterPtr& writer);
   void Work(Action action, http::Request request, WriterPtr writer,
             RequestRecord::Clock::time_point arrival);
+  // The path as the routes know it: without root_path.
+  [[nodiscard]] std::string_view RoutePath(std::string_view path) const;
+  // Empty where the request may go on.
+  [[nodiscard]] std::optional<http::Response> CheckKey(const Route* route,
+                                                       const http::Request& request);
   [[nodiscard]] GenerationRoute NewGenerationRoute() const;
   [[nodiscard]] MaybeError CheckReady() const;
   // And whether the engine gets on. Requests are taken all the same: they wait.
   [[nodiscard]] MaybeError CheckHealth() const;
 
   const ApiServerOptions options;
+  const CorsPolicy cors;
   const ModelNames names;
   const ApiKeys keys;
+  RateLimit rate_limit;
   const std::shared_ptr<ServerMetrics> metrics;  // last owner: see Generation
   const int64_t started;
   // Generations that are not answered yet; they may outlive this object.
@@ -146,6 +164,7 @@ struct ApiServer::Impl {
   // Written once, before `state` turns ready.
   Engine* engine = nullptr;
   const TextFrontEnd* front_end = nullptr;
+  ModelDefaults defaults;
   std::unique_ptr<ConstraintFactory> constraints;
   std::unique_ptr<Watchdog> watchdog;
   std::atomic<State> state{State::kLoading};
@@ -175,16 +194,53 @@ MaybeError ApiServer::Impl::CheckHealth() const {
   return RequestError{503, "the engine makes " + *std::move(stall), {}, {}};
 }
 
+std::string_view ApiServer::Impl::RoutePath(std::string_view path) const {
+  const std::string& root = options.root_path;
+  if (root.empty() || !StartsWith(path, root)) return path;
+  const std::string_view rest = path.substr(root.size());
+  if (rest.empty()) return "/";
+  return rest.front() == '/' ? rest : path;  // "/rooted" is not below "/root"
+}
+
+std::optional<http::Response> ApiServer::Impl::CheckKey(const Route* route,
+                                                        const http::Request& request) {
+  const bool is_guarded = route == nullptr ? StartsWith(request.path, "/v1") : route->is_guarded;
+  if (!is_guarded || keys.size() == 0 || request.method == "OPTIONS") return std::nullopt;
+  const std::optional<size_t> key = keys.Find(request);
+  if (!key) {
+    http::Response response =
+        Failure(request.path, {401, "the API key is missing or wrong", {}, {}});
+    response.headers.emplace_back("WWW-Authenticate", "Bearer");
+    return response;
+  }
+  if (route == nullptr || !route->is_work) return std::nullopt;
+  const std::optional<int> wait_s = rate_limit.Refuse(*key, RateLimit::Clock::now());
+  if (!wait_s) return std::nullopt;
+  http::Response response = Failure(
+      request.path, {429,
+                     "this API key may send " + std::to_string(options.requests_per_minute) +
+                         " requests a minute; the next in " + std::to_string(*wait_s) + " s",
+                     {},
+                     {}});
+  response.headers.emplace_back("Retry-After", std::to_string(*wait_s));
+  return response;
+}
+
 void ApiServer::Impl::Handle(http::Request request, WriterPtr writer) {
+  // Before keys: a browser asks without one whether it may send one.
+  if (cors.IsPreflight(request)) return writer->Send(cors.AnswerPreflight(request));
+  if (!options.root_path.empty()) request.path = std::string(RoutePath(request.path));
   const std::string_view path = request.path;
   const Route* route = FindRoute(path);
   if (route != nullptr && route->is_dev && !options.dev_endpoints) route = nullptr;
-  const bool is_guarded = route == nullptr ? StartsWith(path, "/v1") : route->is_guarded;
-  if (is_guarded && !keys.Allows(request)) {
-    http::Response response = Failure(path, {401, "the API key is missing or wrong", {}, {}});
-    response.headers.emplace_back("WWW-Authenticate", "Bearer");
-    return writer->Send(std::move(response));
+  // These two answer in every state, so that loading and draining show and nobody ends a process
+  // for them; the others, even those that do not exist, say that the model is not there yet.
+  const bool is_always_there =
+      route != nullptr && (route->action == Action::kLiveness || route->action == Action::kMetrics);
+  if (state == State::kLoading && !is_always_there) {
+    if (MaybeError error = CheckReady()) return writer->Send(Failure(path, *error));
   }
+  if (auto refusal = CheckKey(route, request)) return writer->Send(*std::move(refusal));
   if (route == nullptr) {
     return writer->Send(Failure(path, {404, "no such route: " + QuoteForError(path), {}, {}}));
   }
@@ -199,7 +255,6 @@ void ApiServer::Impl::Handle(http::Request request, WriterPtr writer) {
                                                         : "POST");
     return writer->Send(std::move(response));
   }
-  // In every state, so that loading and draining show and nobody ends a process for them.
   if (route->action == Action::kLiveness) return writer->Send({200, "", {}, ""});
   if (route->action == Action::kMetrics) {
     return writer->Send({200, kMetricsType, {}, metrics->Expose()});
@@ -227,7 +282,8 @@ void ApiServer::Impl::Answer(Action action, const http::Request& request, const 
     case Action::kVersion:
       return send_json("{\"version\":" + JsonString(options.version) + "}");
     case Action::kLoad:
-      return send_json("{\"server_load\":" + std::to_string(in_flight->load()) + "}");
+      return send_json(
+          "{\"server_load\":" + std::to_string(options.track_load ? in_flight->load() : 0) + "}");
     case Action::kModels:
       return send_json(ModelListJson(names.served(), started, max_model_len));
     case Action::kModel: {
@@ -275,7 +331,8 @@ void ApiServer::Impl::Work(Action action, http::Request request, WriterPtr write
   ++*in_flight;
   job.in_flight = std::shared_ptr<void>(nullptr, [load = in_flight](void*) { --*load; });
   auto generation = std::make_shared<Generation>(
-      GenerationContext{engine, front_end, metrics, options.log_requests}, writer, std::move(job));
+      GenerationContext{engine, front_end, metrics, options.log_requests, options.max_log_len},
+      writer, std::move(job));
   {
     const std::lock_guard lock(mutex);
     if (aborting) return writer->Send(Failure(request.path, *CheckReady()));
@@ -296,9 +353,9 @@ GenerationRoute ApiServer::Impl::NewGenerationRoute() const {
   route.constraints = constraints.get();
   route.limits.vocab_size = engine->info().vocab_size;
   route.limits.max_logprobs = options.max_logprobs;
-  route.limits.default_temperature = options.default_temperature;
-  route.limits.default_top_p = options.default_top_p;
-  route.limits.default_top_k = options.default_top_k;
+  route.limits.default_temperature = defaults.temperature;
+  route.limits.default_top_p = defaults.top_p;
+  route.limits.default_top_k = defaults.top_k;
   route.limits.priority_scheduling = engine->info().priority_scheduling;
   route.limits.tokens_as_ids = options.return_tokens_as_token_ids;
   route.reasoning_field = options.reasoning_field;
@@ -308,6 +365,7 @@ GenerationRoute ApiServer::Impl::NewGenerationRoute() const {
   route.parse_tools = options.parse_tools;
   route.parse_reasoning = options.parse_reasoning;
   route.request_id_headers = options.request_id_headers;
+  route.stream_interval = options.stream_interval;
   route.keep_alive_interval = options.keep_alive_interval;
   return route;
 }
@@ -318,23 +376,41 @@ ApiServer::~ApiServer() { Shutdown(std::chrono::milliseconds(0)); }
 
 Result<std::unique_ptr<ApiServer>> ApiServer::Start(ApiServerOptions options) {
   if (options.served_model_names.empty()) return InvalidArgument("no served model name");
-  auto impl = std::make_unique<Impl>(std::move(options));
+  if (options.requests_per_minute > 0 && options.api_keys.empty()) {
+    return InvalidArgument("requests_per_minute limits API keys, and there are none");
+  }
+  while (!options.root_path.empty() && options.root_path.back() == '/')
+    options.root_path.pop_back();
+  if (!options.root_path.empty() && options.root_path.front() != '/') {
+    options.root_path.insert(0, "/");
+  }
+  FATHOM_ASSIGN_OR_RETURN(CorsPolicy cors, CorsPolicy::Create(options.cors));
+  auto impl = std::make_unique<Impl>(std::move(options), std::move(cors));
   http::HttpOptions http_options;
   http_options.host = impl->options.host;
   http_options.port = impl->options.port;
+  http_options.unix_socket = impl->options.unix_socket;
+  http_options.tls = impl->options.tls;
   http_options.io_threads = impl->options.io_threads;
   http_options.worker_threads = impl->options.worker_threads;
   http_options.max_connections = impl->options.max_connections;
   http_options.max_body_bytes = impl->options.max_body_bytes;
+  http_options.max_total_body_bytes = impl->options.max_total_body_bytes;
   http_options.max_header_bytes = impl->options.max_header_bytes;
   http_options.header_timeout = impl->options.header_timeout;
   http_options.body_timeout = impl->options.body_timeout;
   http_options.handler = [raw = impl.get()](http::Request request, WriterPtr writer) {
     raw->Handle(std::move(request), std::move(writer));
   };
-  http_options.error_response = [](int status, std::string_view message) {
-    return ErrorResponse({status, std::string(message), {}, {}});
+  http_options.error_response = [raw = impl.get()](int status, std::string_view path,
+                                                   std::string_view message) {
+    return Failure(raw->RoutePath(path), {status, std::string(message), {}, {}});
   };
+  if (!impl->options.cors.allowed_origins.empty()) {
+    http_options.response_headers = [raw = impl.get()](const http::Request& request) {
+      return raw->cors.HeadersFor(request);
+    };
+  }
   if (impl->options.access_log) http_options.access_log = LogAccess;
   FATHOM_ASSIGN_OR_RETURN(impl->server, http::HttpServer::Start(std::move(http_options)));
   return std::unique_ptr<ApiServer>(new ApiServer(std::move(impl)));
@@ -344,7 +420,18 @@ const std::string& ApiServer::address() const { return impl_->server->address();
 
 int ApiServer::port() const { return impl_->server->port(); }
 
-void ApiServer::Serve(Engine* engine, const TextFrontEnd* front_end) {
+std::string ApiServer::url() const {
+  const ApiServerOptions& options = impl_->options;
+  const std::string path = options.root_path + "/v1";
+  if (!options.unix_socket.empty()) return "unix:" + address() + " " + path;
+  const bool is_ipv6 = address().find(':') != std::string::npos;
+  return (options.tls.certificate_file.empty() ? "http://" : "https://") +
+         (is_ipv6 ? "[" + address() + "]" : address()) + ":" + std::to_string(port()) + path;
+}
+
+void ApiServer::Serve(Engine* engine, const TextFrontEnd* front_end,
+                      const ModelDefaults& defaults) {
+  impl_->defaults = defaults;
   impl_->engine = engine;
   impl_->front_end = front_end;
   impl_->metrics->Attach(engine);

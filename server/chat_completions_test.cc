@@ -461,6 +461,7 @@ TEST_F(ChatCompletions, SamplesComeAsChoices) {
 }
 
 TEST_F(ChatCompletions, FurtherSamplesWaitForThePromptOfTheFirst) {
+  options_.track_load = true;
   engine_.AddThreads(3);
   engine_.Script(IdsAndEos("a</think>b"));
   engine_.SetGate(false);

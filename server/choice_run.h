@@ -59,6 +59,8 @@ class ChoiceRun {
   }
 
   [[nodiscard]] const ChoiceEnd& end() const { return end_; }
+  // Null for plain text.
+  [[nodiscard]] const OutputParser* parser() const { return output_->parser(); }
   [[nodiscard]] const PromptEcho& prompt() const { return prompt_; }
   [[nodiscard]] int64_t num_reasoning_tokens() const { return num_reasoning_tokens_; }
   [[nodiscard]] int64_t num_tokens() const { return num_tokens_; }

@@ -6,6 +6,9 @@
 #include <mutex>
 #include <utility>
 
+#include "base/log_fields.h"
+#include "tokenizer/utf8.h"
+
 namespace fathom {
 namespace {
 
@@ -141,12 +144,7 @@ void Generation::AbortForShutdown() {
 
 void Generation::Begin() {
   if (ended_) return;
-  if (context_.log_requests) {
-    spdlog::info("request {}: received, {} prompt tokens, {} choice(s), max_tokens {}, {}{}{}",
-                 job_.request.id, usage_.prompt_tokens, runs_.size(),
-                 job_.prompts.front().max_tokens, job_.stream ? "stream" : "no stream",
-                 job_.traceparent.empty() ? "" : ", traceparent ", job_.traceparent);
-  }
+  LogBegin();
   StartRuns();
   Flush();
 }
@@ -310,6 +308,9 @@ void Generation::EmitChunks(Run* run) {
 
 void Generation::EndRun(Run* run) {
   run->ended = true;
+  if (const OutputParser* parser = run->choice.parser()) {
+    context_.metrics->ObserveRepairs(parser->repairs());
+  }
   Emit(run);
   if (job_.stream) {
     job_.format->EndChoice(run->index, run->choice.end(), ExtrasOf(*run), &out_);
@@ -399,14 +400,40 @@ void Generation::NoteEnd(std::string_view outcome) {
   job_.in_flight.reset();
   if (!context_.log_requests) return;
   const auto now = RequestRecord::Clock::now();
-  const bool has_token = first_token_ != RequestRecord::Clock::time_point();
-  spdlog::info(
-      "request {}: {}, {} prompt tokens ({} cached), {} generated, first token {:.1f} ms, total "
-      "{:.1f} ms{}{}",
-      job_.request.id, outcome, usage_.prompt_tokens, usage_.cached_tokens,
-      usage_.completion_tokens, has_token ? Milliseconds(first_token_ - job_.arrival) : -1.0,
-      Milliseconds(now - job_.arrival), job_.traceparent.empty() ? "" : ", traceparent ",
-      job_.traceparent);
+  LogFields fields;
+  fields.Add("id", job_.request.id)
+      .Add("outcome", outcome)
+      .Add("prompt_tokens", usage_.prompt_tokens)
+      .Add("cached_tokens", usage_.cached_tokens)
+      .Add("generated_tokens", usage_.completion_tokens);
+  if (first_token_ != RequestRecord::Clock::time_point()) {
+    fields.Add("first_token_ms", Milliseconds(first_token_ - job_.arrival));
+  }
+  fields.Add("total_ms", Milliseconds(now - job_.arrival));
+  if (!job_.traceparent.empty()) fields.Add("traceparent", job_.traceparent);
+  spdlog::info("request ended{}", fields.Text());
+}
+
+// Prompts are only logged where the operator asked for them.
+void Generation::LogBegin() const {
+  if (!context_.log_requests) return;
+  const GenerationJob::Prompt& first = job_.prompts.front();
+  LogFields fields;
+  fields.Add("id", job_.request.id)
+      .Add("prompt_tokens", usage_.prompt_tokens)
+      .Add("choices", static_cast<int64_t>(runs_.size()))
+      .Add("max_tokens", first.max_tokens)
+      .Add("temperature", job_.request.sampling.temperature)
+      .Add("stream", job_.stream ? "true" : "false");
+  if (!job_.traceparent.empty()) fields.Add("traceparent", job_.traceparent);
+  if (context_.max_log_len > 0) {
+    const std::string prompt = context_.front_end->Decode(first.ids, /*skip_special_tokens=*/false);
+    std::string cut;
+    (void)AppendValidUtf8(
+        std::string_view(prompt).substr(0, static_cast<size_t>(context_.max_log_len)), cut);
+    fields.Add("prompt", cut);
+  }
+  spdlog::info("request received{}", fields.Text());
 }
 
 const GenerationJob::Prompt& Generation::PromptOf(const Run& run) const {

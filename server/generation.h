@@ -60,6 +60,7 @@ struct GenerationContext {
   const TextFrontEnd* front_end = nullptr;
   std::shared_ptr<ServerMetrics> metrics;
   bool log_requests = false;
+  int64_t max_log_len = 0;  // bytes of a prompt in the log
 };
 
 class Generation : public std::enable_shared_from_this<Generation> {
@@ -117,6 +118,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void CountToken(Run* run, RequestRecord::Clock::time_point time);
   void Settle(Run* run, FinishReason reason);
   void NoteEnd(std::string_view outcome);
+  void LogBegin() const;
   [[nodiscard]] const GenerationJob::Prompt& PromptOf(const Run& run) const;
   [[nodiscard]] bool IsFirstSample(const Run& run) const;
   [[nodiscard]] ChunkExtras ExtrasOf(const Run& run) const;

@@ -157,12 +157,16 @@ MaybeError PrepareChat(const GenerationRoute& route, const JsonValue& body,
                        ChatPrompt* chat) {
   if (MaybeError error = route.front_end->PrepareChat(body, default_kwargs, chat)) return error;
   OutputParserOptions& parser = chat->parser;
-  const bool has_tools = !parser.tools.empty();
-  if (has_tools && chat->tool_choice == ToolChoice::kAuto &&
-      (!route.auto_tool_choice || !route.parse_tools)) {
-    return BadRequest("tool_choice",
-                      "tool_choice auto needs --enable-auto-tool-choice and a --tool-call-parser; "
-                      "this server was started without");
+  if (!parser.tools.empty() && chat->tool_choice != ToolChoice::kNone) {
+    if (!route.parse_tools) {
+      return BadRequest("tools",
+                        "tools need a --tool-call-parser; this server was started without");
+    }
+    if (chat->tool_choice == ToolChoice::kAuto && !route.auto_tool_choice) {
+      return BadRequest("tool_choice",
+                        "tool_choice auto needs --enable-auto-tool-choice; this server was started "
+                        "without");
+    }
   }
   if (!route.parse_tools) parser.tools.clear();
   parser.parallel_tool_calls = fields.parallel_tool_calls;
@@ -239,6 +243,17 @@ MaybeError BuildCompletionJob(const GenerationRoute& route, const http::Request&
   return std::nullopt;
 }
 
+MaybeError CountChatTokens(const GenerationRoute& route, const JsonValue& body, int64_t* count) {
+  ChatFields fields;
+  if (MaybeError error = ReadChatFields(body, route.limits, &fields)) return error;
+  const auto model = route.names->Find(fields.model);
+  if (!model) return UnknownModel(fields.model, *route.names);
+  ChatPrompt chat;
+  MaybeError error = PrepareChat(route, body, fields, *model->default_kwargs, &chat);
+  if (!error) *count = static_cast<int64_t>(chat.ids.size());
+  return error;
+}
+
 }  // namespace
 
 RequestError UnknownModel(std::string_view asked, const ModelNames& names) {
@@ -268,21 +283,29 @@ MaybeError BuildJob(const GenerationRoute& route, const http::Request& request,
   if (request.path == "/v1/completions") return BuildCompletionJob(route, request, body, job);
   if (request.path == "/v1/messages") {
     JsonValue chat;
-    if (MaybeError error = TranslateMessages(body, /*for_count=*/false, &chat)) return error;
-    return BuildChatJob(
+    FieldNames names;
+    MaybeError error = TranslateMessages(body, /*for_count=*/false, &chat, &names);
+    if (error) return error;
+    error = BuildChatJob(
         route, request, chat, "msg_",
         [](AnswerHead head, const ChatFields&) { return NewMessagesFormat(std::move(head)); }, job);
+    if (error) names.Restore(&*error);
+    return error;
   }
   if (request.path == "/v1/responses") {
     JsonValue chat;
     std::string repeated;
-    if (MaybeError error = TranslateResponses(body, &chat, &repeated)) return error;
-    return BuildChatJob(
+    FieldNames names;
+    MaybeError error = TranslateResponses(body, &chat, &repeated, &names);
+    if (error) return error;
+    error = BuildChatJob(
         route, request, chat, "resp_",
         [&repeated](AnswerHead head, const ChatFields&) {
           return NewResponsesFormat(std::move(head), std::move(repeated));
         },
         job);
+    if (error) names.Restore(&*error);
+    return error;
   }
   return BuildChatJob(
       route, request, body, "chatcmpl-",
@@ -295,18 +318,13 @@ MaybeError BuildJob(const GenerationRoute& route, const http::Request& request,
 MaybeError CountMessagesTokens(const GenerationRoute& route, const http::Request& request,
                                int64_t* count) {
   JsonValue body, chat_body;
+  FieldNames names;
   if (MaybeError error = ParseBody(request, &body)) return error;
-  if (MaybeError error = TranslateMessages(body, /*for_count=*/true, &chat_body)) return error;
-  ChatFields fields;
-  if (MaybeError error = ReadChatFields(chat_body, route.limits, &fields)) return error;
-  const auto model = route.names->Find(fields.model);
-  if (!model) return UnknownModel(fields.model, *route.names);
-  ChatPrompt chat;
-  if (MaybeError error = PrepareChat(route, chat_body, fields, *model->default_kwargs, &chat)) {
-    return error;
-  }
-  *count = static_cast<int64_t>(chat.ids.size());
-  return std::nullopt;
+  MaybeError error = TranslateMessages(body, /*for_count=*/true, &chat_body, &names);
+  if (error) return error;
+  error = CountChatTokens(route, chat_body, count);
+  if (error) names.Restore(&*error);
+  return error;
 }
 
 }  // namespace fathom

@@ -330,7 +330,8 @@ MaybeError TranslateThinking(const JsonValue& body, JsonObjectBuilder* chat) {
 
 }  // namespace
 
-MaybeError TranslateMessages(const JsonValue& body, bool for_count, JsonValue* out) {
+MaybeError TranslateMessages(const JsonValue& body, bool for_count, JsonValue* out,
+                             FieldNames* names) {
   JsonObjectBuilder chat;
   const JsonValue* model = body.FindNonNull("model");
   if (model == nullptr) return BadRequest("model", "model is missing");
@@ -349,6 +350,11 @@ MaybeError TranslateMessages(const JsonValue& body, bool for_count, JsonValue* o
   }
   chat.Copy(body, "stop_sequences", "stop");
   *out = chat.Take();
+  names->Add("stop", "stop_sequences");
+  names->Add("reasoning_effort", "output_config.effort");
+  names->Add("thinking_token_budget", "thinking.budget_tokens");
+  names->Add("response_format.json_schema.schema", "output_config.format.schema");
+  names->Add("response_format", "output_config.format");
   return std::nullopt;
 }
 

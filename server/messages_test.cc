@@ -216,6 +216,35 @@ TEST_F(Messages, ErrorsHaveAnthropicsForm) {
   ExpectFailure(Ask(), 529, "overloaded_error");
 }
 
+TEST_F(Messages, ErrorsNameFieldsAsAnthropicDoes) {
+  auto message = [](const Reply& reply) {
+    return Parse(reply)["error"]["message"].get<std::string>();
+  };
+  EXPECT_EQ(message(Ask(R"("stop_sequences": 5)")),
+            "stop_sequences must be a string or a list of strings, got 5");
+  EXPECT_THAT(message(Ask(R"("output_config": {"effort": "huge"})")),
+              HasSubstr("output_config.effort must be"));
+  EXPECT_THAT(message(Ask(R"("thinking": {"type": "enabled", "budget_tokens": "x"})")),
+              HasSubstr("thinking.budget_tokens must be"));
+  const std::string counted = R"({"model": "fathom-nano", "stop_sequences": [""], "messages": [)"
+                              R"({"role": "user", "content": "Hi"}]})";
+  EXPECT_EQ(message(Post("/v1/messages/count_tokens", counted)),
+            "stop_sequences must not hold an empty string");
+}
+
+TEST_F(Messages, RequestsThatNeverBecameWholeAreRefusedInThatForm) {
+  options_.max_body_bytes = 100;
+  options_.body_timeout = std::chrono::milliseconds(50);
+  ExpectFailure(Ask(R"("system": ")" + std::string(200, 'x') + "\""), 413, "request_too_large");
+  ExpectFailure(Post("/v1/messages/count_tokens", std::string(200, 'x')), 413, "request_too_large");
+  http::TestClient slow(port());
+  slow.SendRaw("POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{");
+  ExpectFailure(slow.ReadReply(), 408, "invalid_request_error");
+  http::TestClient long_head(port());
+  long_head.SendRaw("POST /v1/messages HTTP/1.1\r\nX: " + std::string(20'000, 'x'));
+  ExpectFailure(long_head.ReadReply(), 431, "invalid_request_error");
+}
+
 TEST_F(Messages, AnErrorInTheStreamIsAnEvent) {
   engine_.ScriptError(Ids("</think>ab"), Internal("exploded"));
   const auto events = Stream(Ask(R"("stream": true)"));

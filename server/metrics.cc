@@ -73,6 +73,14 @@ ServerMetrics::ServerMetrics(std::string_view model_name)
   for (size_t i = 0; i < finished_.size(); ++i) {
     finished_[i] = &finished.Add({{"finished_reason", std::string(kReasonNames[i])}});
   }
+  auto& repairs = prometheus::BuildCounter()
+                      .Name("fathom:parser_repairs_total")
+                      .Help("What was repaired in the text of answers, by kind.")
+                      .Labels(ToPrometheus(labels_))
+                      .Register(*registry_);
+  for (size_t i = 0; i < repairs_.size(); ++i) {
+    repairs_[i] = &repairs.Add({{"kind", std::string(kParserRepairNames[i])}});
+  }
   params_n_ = NewHistogram("vllm:request_params_n", "Answers asked for.", kParamsNBounds);
   first_token_seconds_ =
       NewHistogram("vllm:time_to_first_token_seconds",
@@ -151,6 +159,12 @@ void ServerMetrics::ObserveFinish(const RequestRecord& record) {
   if (record.num_generated_tokens > 1 && last_token != Clock::time_point()) {
     mean_next_token_seconds_->Observe(Seconds(last_token - engine.first_token) /
                                       static_cast<double>(record.num_generated_tokens - 1));
+  }
+}
+
+void ServerMetrics::ObserveRepairs(std::span<const int, kNumParserRepairs> counts) {
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] > 0) repairs_[i]->Increment(counts[i]);
   }
 }
 

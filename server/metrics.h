@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "chat/parser_repairs.h"
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "server/engine_metrics.h"
@@ -55,6 +56,8 @@ class ServerMetrics {
   // Once per request that the engine has taken. Those that were aborted or failed are counted by
   // their reason only: how long they took says nothing about the server.
   void ObserveFinish(const RequestRecord& record);
+  // What was repaired in the text of an answer (chat/parser_repairs.h).
+  void ObserveRepairs(std::span<const int, kNumParserRepairs> counts);
 
   // The page. Before Attach it has no engine in it.
   [[nodiscard]] std::string Expose() const;
@@ -66,6 +69,7 @@ class ServerMetrics {
   const MetricLabels labels_;
   const std::unique_ptr<prometheus::Registry> registry_;  // owns all that is pointed to below
   std::array<prometheus::Counter*, 4> finished_{};        // by FinishReason
+  std::array<prometheus::Counter*, kNumParserRepairs> repairs_{};  // by ParserRepair
   prometheus::Histogram* params_n_;
   prometheus::Histogram* first_token_seconds_;
   prometheus::Histogram* next_token_seconds_;

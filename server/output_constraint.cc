@@ -163,12 +163,18 @@ MaybeError ConstraintFactory::PlanGrammar(const ConstraintFields& fields, const 
     plan->grammar = std::move(grammar).value();
     return std::nullopt;
   }
-  if (!has_tools || !tools.any_strict) return std::nullopt;
-  // Free until a block begins.
+  if (!has_tools) return std::nullopt;
+  // Free until a block begins. Then the tags at least are held to the format: a model that slips
+  // there would leave its client without the call.
   options.is_opened = true;
+  for (ToolSpec& spec : tools.specs) spec.tags_only = !spec.strict;
   const std::string key = KeyOf(chat->parser.tools, options.parallel ? "..." : "...1");
   auto grammar = Compile(key, [&] { return ToolCallGrammar(tools.specs, options); });
-  if (!grammar.ok()) return At("tools", grammar.status());
+  if (!grammar.ok()) {
+    // Not what anybody asked for: too many tools, or names that no tag can carry.
+    if (!tools.any_strict) return std::nullopt;
+    return At("tools", grammar.status());
+  }
   plan->grammar = std::move(grammar).value();
   plan->opener = markers::kToolCallsOpen;
   return std::nullopt;

@@ -37,7 +37,7 @@ void ReadLogitBias(const JsonValue& map, const RequestLimits& limits, FieldReade
       return reader->Fail("logit_bias", "has a key that is no token id: " + QuoteForError(key));
     }
     const std::optional<double> bias = value.AsDouble();
-    if (!bias) return reader->Fail("logit_bias", "needs a number for token " + key);
+    if (!bias) return reader->Fail("logit_bias", "needs a number for token " + std::to_string(id));
     sampling->logit_bias.emplace_back(id, static_cast<float>(std::clamp(*bias, -100.0, 100.0)));
   }
 }

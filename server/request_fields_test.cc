@@ -257,6 +257,10 @@ TEST(ChatFields, MessagesDoNotEchoLongValues) {
   const MaybeError digits = ReadChat(R"("top_k": )" + std::string(10'000, '9'));
   ASSERT_TRUE(digits);
   EXPECT_LT(digits->message.size(), 400u);
+  const MaybeError token =
+      ReadChat(R"("logit_bias": {")" + std::string(10'000, '0') + R"(5": "x"})");
+  ASSERT_TRUE(token);
+  EXPECT_EQ(token->message, "logit_bias needs a number for token 5");
 }
 
 TEST(CompletionFields, EveryRowTakesItsRangeAndNamesWhatIsOutside) {

@@ -37,7 +37,7 @@ MaybeError ReadOutputText(const JsonValue& value, const std::string& path, std::
 // their own, and one assistant message.
 class InputTranslation {
  public:
-  explicit InputTranslation(Array* out) : out_(out) {}
+  InputTranslation(Array* out, FieldNames* names) : out_(out), names_(names) {}
 
   MaybeError Add(const JsonValue& item, const std::string& path) {
     if (item.IfObject() == nullptr) return BadRequest(path, path + " must be an object");
@@ -55,6 +55,7 @@ class InputTranslation {
   void Finish() {
     if (!is_open_) return;
     is_open_ = false;
+    if (content_) names_->Add("messages." + std::to_string(out_->size()), content_path_);
     JsonObjectBuilder message;
     message.SetText("role", "assistant");
     if (content_) message.Set("content", std::move(*content_));
@@ -81,9 +82,11 @@ class InputTranslation {
       if (content_ || !calls_.empty()) Finish();
       is_open_ = true;
       content_ = *content;
+      content_path_ = path;
       return std::nullopt;
     }
     Finish();
+    names_->Add("messages." + std::to_string(out_->size()), path);
     JsonObjectBuilder message;
     message.SetText("role", *role);
     message.Set("content", *content);
@@ -139,14 +142,16 @@ class InputTranslation {
   }
 
   Array* const out_;
+  FieldNames* const names_;
   // The assistant message that is being collected.
   bool is_open_ = false;
   std::optional<JsonValue> content_;
+  std::string content_path_;  // of the item that it came in
   std::string reasoning_;
   Array calls_;
 };
 
-MaybeError TranslateInput(const JsonValue& body, JsonObjectBuilder* chat) {
+MaybeError TranslateInput(const JsonValue& body, JsonObjectBuilder* chat, FieldNames* names) {
   Array messages;
   std::optional<std::string> instructions;
   FATHOM_RETURN_IF_REQUEST_ERROR(ReadOptional(body, "", "instructions", instructions));
@@ -165,7 +170,7 @@ MaybeError TranslateInput(const JsonValue& body, JsonObjectBuilder* chat) {
     messages.push_back(message.Take());
   } else if (const Array* items = input->IfArray()) {
     if (items->empty()) return BadRequest("input", "input must not be empty");
-    InputTranslation translation(&messages);
+    InputTranslation translation(&messages, names);
     for (size_t i = 0; i < items->size(); ++i) {
       FATHOM_RETURN_IF_REQUEST_ERROR(translation.Add((*items)[i], "input." + std::to_string(i)));
     }
@@ -303,10 +308,11 @@ void Repeat(const JsonValue& body, std::string_view key, std::string_view absent
 
 }  // namespace
 
-MaybeError TranslateResponses(const JsonValue& body, JsonValue* out, std::string* repeated) {
+MaybeError TranslateResponses(const JsonValue& body, JsonValue* out, std::string* repeated,
+                              FieldNames* names) {
   FATHOM_RETURN_IF_REQUEST_ERROR(CheckRest(body));
   JsonObjectBuilder chat;
-  FATHOM_RETURN_IF_REQUEST_ERROR(TranslateInput(body, &chat));
+  FATHOM_RETURN_IF_REQUEST_ERROR(TranslateInput(body, &chat, names));
   FATHOM_RETURN_IF_REQUEST_ERROR(TranslateTools(body, &chat));
   FATHOM_RETURN_IF_REQUEST_ERROR(TranslateFormat(body, &chat));
   const JsonValue* reasoning = nullptr;
@@ -325,6 +331,10 @@ MaybeError TranslateResponses(const JsonValue& body, JsonValue* out, std::string
     chat.Copy(body, name);
   }
   *out = chat.Take();
+  names->Add("max_tokens", "max_output_tokens");
+  names->Add("reasoning_effort", "reasoning.effort");
+  names->Add("response_format.json_schema.schema", "text.format.schema");
+  names->Add("response_format", "text.format");
 
   repeated->clear();
   Repeat(body, "background", "false", repeated);

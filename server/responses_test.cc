@@ -164,12 +164,22 @@ TEST_F(Responses, EveryRowNamesWhatIsWrong) {
       {R"("input": "x", "text": {"format": {"type": "xml"}})", 400, "text.format.type"},
       {R"("input": "x", "model": "other")", 404, "model"},
       {R"("input": "x", "temperature": 3)", 400, "temperature"},
+      // Errors of the readers of chat requests, in the words of this API.
+      {R"("input": "x", "max_output_tokens": 0)", 400, "max_output_tokens"},
+      {R"("input": "x", "reasoning": {"effort": "huge"})", 400, "reasoning.effort"},
+      {R"("input": [{"type": "reasoning", "content": "r"}, {"role": "user", "content": ["a", {}]}],
+          "instructions": "Be brief.")",
+       400, "input.1.content.1.type"},
+      {R"("input": [{"type": "reasoning", "content": "r"}, {"role": "assistant", "content": 5}])",
+       400, "input.1.content"},
   };
   for (const Row& row : rows) {
     const Reply reply = Ask(row.body);
     EXPECT_EQ(reply.status, row.status) << row.body << reply.body;
     EXPECT_EQ(Parse(reply)["error"]["param"], row.param) << row.body << reply.body;
   }
+  EXPECT_EQ(Parse(Ask(R"("input": "x", "max_output_tokens": 0)"))["error"]["message"],
+            "max_output_tokens must be an integer from 1 to 9223372036854775807, got 0");
   EXPECT_EQ(Get("/v1/responses/resp_1").status, 404);
   EXPECT_EQ(Post("/v1/responses/resp_1/cancel", "{}").status, 404);
   engine_.Script(IdsAndEos("</think>x"));

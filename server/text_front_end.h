@@ -57,6 +57,8 @@ class OutputStream {
   }
   // Whether the next token belongs to the reasoning.
   [[nodiscard]] bool in_reasoning() const { return parser_ && parser_->in_reasoning(); }
+  // Null for plain text.
+  [[nodiscard]] const OutputParser* parser() const { return parser_ ? &*parser_ : nullptr; }
   [[nodiscard]] int num_calls() const { return parser_ ? parser_->num_calls() : 0; }
   // After Finish.
   [[nodiscard]] bool all_calls_complete() const { return parser_ && parser_->all_calls_complete(); }

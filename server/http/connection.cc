@@ -9,6 +9,8 @@
 #include <boost/beast/http/status.hpp>
 #include <charconv>
 
+#include "server/http/request_head.h"
+
 namespace fathom::http {
 namespace {
 
@@ -17,6 +19,10 @@ namespace bhttp = beast::http;
 // The next request's bytes that are taken in while an answer is produced. Beyond them the socket is
 // left alone, and a client that left is noticed at the next write.
 constexpr size_t kMaxReadAhead = size_t{64} << 10;
+// What is held of a request while the parser waits for the end of a part of it, besides what a head
+// may have. The parser itself bounds heads and bodies, but neither the trailer of a chunked body
+// nor a chunk's extension.
+constexpr size_t kMaxUnparsed = size_t{128} << 10;
 // What is read and dropped after an early answer, so that closing with unread bytes does not reset
 // the connection before the client has read that answer.
 constexpr size_t kMaxLingerBytes = size_t{128} << 20;
@@ -62,38 +68,28 @@ class Exchange final : public ResponseWriter {
   const uint64_t serial_;
 };
 
-std::string LowerCase(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return out;
-}
-
-std::string_view WithoutQuery(std::string_view target) {
-  return target.substr(0, target.find('?'));
-}
-
 }  // namespace
 
 Connection::Connection(std::shared_ptr<Core> core, uint64_t id, Socket socket)
     : core_(std::move(core)),
       id_(id),
-      socket_(std::move(socket)),
-      read_timer_(socket_.get_executor()),
-      write_timer_(socket_.get_executor()),
-      silence_timer_(socket_.get_executor()) {}
+      stream_(std::move(socket), core_->tls.get()),
+      read_timer_(stream_.get_executor()),
+      write_timer_(stream_.get_executor()),
+      silence_timer_(stream_.get_executor()) {
+  buffer_.max_size(core_->options.max_header_bytes + kMaxUnparsed);
+}
 
 bool Connection::Post(std::function<void()> task) {
   const std::lock_guard lock(mutex_);
   if (closed_) return false;
-  asio::post(socket_.get_executor(), std::move(task));
+  asio::post(stream_.get_executor(), std::move(task));
   return true;
 }
 
 bool Connection::Run(std::function<void()> task) {
   using Strand = asio::strand<asio::io_context::executor_type>;
-  const auto* strand = socket_.get_executor().target<Strand>();
+  const auto* strand = stream_.get_executor().target<Strand>();
   if (strand == nullptr || !strand->running_in_this_thread()) return Post(std::move(task));
   if (phase_ == Phase::kClosed) return false;
   task();
@@ -102,14 +98,20 @@ bool Connection::Run(std::function<void()> task) {
 
 void Connection::Start() {
   if (phase_ == Phase::kClosed) return;  // a drain came first
-  ErrorCode ignored;
-  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
-  BeginRequest();
+  if (!stream_.has_tls()) return BeginRequest();
+  phase_ = Phase::kHandshake;
+  ArmReadTimer(core_->options.header_timeout);
+  stream_.AsyncHandshake([self = shared_from_this()](ErrorCode error) {
+    if (self->phase_ != Phase::kHandshake) return;
+    // Somebody who speaks something else, or does not trust the certificate: nothing to tell them.
+    if (error) return self->Close();
+    self->BeginRequest();
+  });
 }
 
 void Connection::Drain() {
   draining_ = true;
-  if (phase_ == Phase::kIdle) Close();
+  if (phase_ == Phase::kIdle || phase_ == Phase::kHandshake) Close();
 }
 
 void Connection::Close() {
@@ -121,8 +123,7 @@ void Connection::Close() {
     const std::lock_guard lock(mutex_);
     closed_ = true;
   }
-  ErrorCode ignored;
-  socket_.close(ignored);
+  stream_.Close();
   read_timer_.cancel();
   write_timer_.cancel();
   silence_timer_.cancel();
@@ -141,17 +142,15 @@ void Connection::BeginRequest() {
   answer_begun_ = answer_done_ = chunked_ = is_stream_ = timed_out_ = false;
   is_head_request_ = is_http_1_0_ = keep_alive_ = logged_ = false;
   access_ = AccessRecord();
+  request_ = Request();
+  extra_headers_.clear();
   parser_.emplace();
   parser_->header_limit(static_cast<uint32_t>(core_->options.max_header_bytes));
   parser_->body_limit(core_->options.max_body_bytes);
   if (draining_) return Close();
   if (buffer_.size() > 0) return ReadHead();
   ArmReadTimer(core_->options.idle_timeout);
-  socket_.async_wait(Socket::wait_read, [self = shared_from_this()](ErrorCode error) {
-    if (self->phase_ != Phase::kIdle) return;
-    if (error) return self->Close();
-    self->ReadHead();
-  });
+  if (!monitoring_) Monitor();
 }
 
 void Connection::ReadHead() {
@@ -160,16 +159,40 @@ void Connection::ReadHead() {
   started_ = Clock::now();
   ArmReadTimer(core_->options.header_timeout);
   bhttp::async_read_header(
-      socket_, buffer_, *parser_,
+      stream_, buffer_, *parser_,
       [self = shared_from_this()](ErrorCode error, size_t) { self->OnHead(error); });
 }
 
 void Connection::OnHead(ErrorCode error) {
   if (phase_ != Phase::kReadingHead) return;
   const auto& head = parser_->get();
-  access_.method = std::string(head.method_string());
-  access_.path = std::string(WithoutQuery(head.target()));
+  request_ = HeadOf(head);
+  if (error && error != bhttp::error::body_limit) {
+    // The parser leaves what it could not take; a line is such until the next one begins.
+    const auto rest = buffer_.cdata();
+    const std::string_view bytes(static_cast<const char*>(rest.data()), rest.size());
+    if (request_.path.empty()) {
+      request_ = GuessHead(bytes);
+    } else {
+      GuessFields(bytes, &request_);
+    }
+  }
+  access_.method = request_.method;
+  access_.path = request_.path;
+  if (core_->options.response_headers) extra_headers_ = core_->options.response_headers(request_);
   if (error) return RejectReadError(error);
+  // Where the body ends cannot be told of other codings; to take them for no body would make a
+  // request of it.
+  if (head.count(bhttp::field::transfer_encoding) > 0 &&
+      LowerCase(head[bhttp::field::transfer_encoding]) != "chunked") {
+    return Reject(501, "the only Transfer-Encoding that is understood is chunked");
+  }
+  if (request_.headers.size() > static_cast<size_t>(core_->options.max_header_fields)) {
+    return Reject(431, "the request has more than " +
+                           std::to_string(core_->options.max_header_fields) + " header fields");
+  }
+  // What cannot fit is said before it is sent; what does is counted as it arrives.
+  if (!core_->body_budget->HasRoom(parser_->content_length().value_or(0))) return RejectForMemory();
   is_head_request_ = head.method() == bhttp::verb::head;
   is_http_1_0_ = head.version() == 10;
   keep_alive_ = head.keep_alive();
@@ -179,7 +202,7 @@ void Connection::OnHead(ErrorCode error) {
     return ReadBody();
   }
   static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-  asio::async_write(socket_, asio::buffer(kContinue),
+  asio::async_write(stream_, asio::buffer(kContinue),
                     [self = shared_from_this()](ErrorCode write_error, size_t) {
                       if (self->phase_ != Phase::kReadingBody) return;
                       if (write_error) return self->Close();
@@ -188,7 +211,8 @@ void Connection::OnHead(ErrorCode error) {
 }
 
 void Connection::ReadBody() {
-  bhttp::async_read(socket_, buffer_, *parser_,
+  parser_->get().body().lease = std::make_shared<BodyLease>(core_->body_budget);
+  bhttp::async_read(stream_, buffer_, *parser_,
                     [self = shared_from_this()](ErrorCode error, size_t) { self->OnBody(error); });
 }
 
@@ -201,17 +225,11 @@ void Connection::OnBody(ErrorCode error) {
 void Connection::Dispatch() {
   read_timer_.cancel();
   phase_ = Phase::kAnswering;
-  auto message = parser_->release();
+  request_.body = std::move(parser_->get().body().text);
+  request_.body_lease = std::move(parser_->get().body().lease);
   parser_.reset();
-  Request request;
-  request.method = access_.method;
-  request.path = access_.path;
-  for (const auto& field : message) {
-    request.headers.emplace_back(LowerCase(field.name_string()), std::string(field.value()));
-  }
-  request.body = std::move(message.body());
   Monitor();
-  core_->options.handler(std::move(request),
+  core_->options.handler(std::exchange(request_, {}),
                          std::make_shared<Exchange>(shared_from_this(), serial_));
 }
 
@@ -224,6 +242,10 @@ void Connection::RejectReadError(ErrorCode error) {
     return Reject(431, "the request line and headers are larger than " +
                            std::to_string(core_->options.max_header_bytes) + " bytes");
   }
+  if (error == boost::system::errc::not_enough_memory) return RejectForMemory();
+  if (error == bhttp::error::buffer_overflow) {
+    return Reject(431, "the trailer or a chunk's extension is too long");
+  }
   if (timed_out_) return Reject(408, "the request did not arrive in time");
   // Beast's own errors are about what the client sent; all others mean that it is gone.
   if (error == bhttp::error::end_of_stream || error == bhttp::error::partial_message ||
@@ -233,18 +255,23 @@ void Connection::RejectReadError(ErrorCode error) {
   Reject(400, "malformed HTTP request: " + error.message());
 }
 
+void Connection::RejectForMemory() {
+  Reject(503, "the requests that are being read fill the server's memory for them");
+}
+
 void Connection::Reject(int status, std::string_view message) {
   read_timer_.cancel();
   phase_ = Phase::kAnswering;
   rejected_ = true;
   keep_alive_ = false;  // what follows on the socket cannot be told from the rest of this request
-  Send(serial_, core_->options.error_response(status, message));
+  parser_.reset();      // and what it holds of a body
+  Send(serial_, core_->options.error_response(status, access_.path, message));
 }
 
 void Connection::Monitor() {
   if (buffer_.size() >= kMaxReadAhead) return;
   monitoring_ = true;
-  socket_.async_read_some(buffer_.prepare(4096),
+  stream_.async_read_some(buffer_.prepare(4096),
                           [self = shared_from_this()](ErrorCode error, size_t num_bytes) {
                             self->OnMonitor(error, num_bytes);
                           });
@@ -252,9 +279,10 @@ void Connection::Monitor() {
 
 void Connection::OnMonitor(ErrorCode error, size_t num_bytes) {
   monitoring_ = false;
-  if (phase_ != Phase::kAnswering) return;
+  if (phase_ != Phase::kAnswering && phase_ != Phase::kIdle) return;
   buffer_.commit(num_bytes);
   if (error && error != asio::error::operation_aborted) return Close();
+  if (phase_ == Phase::kIdle) return ReadHead();
   if (answer_done_ && !writing_) return BeginRequest();  // cancelled by OnWritten
   if (!error) Monitor();
 }
@@ -331,6 +359,7 @@ void Connection::QueueHead(const Response& response, std::optional<size_t> conte
   };
   if (!response.content_type.empty()) add("Content-Type", response.content_type);
   for (const auto& [name, value] : response.headers) add(name, value);
+  for (const auto& [name, value] : extra_headers_) add(name, value);
   if (content_length) add("Content-Length", std::to_string(*content_length));
   if (!content_length && chunked_) add("Transfer-Encoding", "chunked");
   if (!keep_alive_) add("Connection", "close");
@@ -353,7 +382,7 @@ void Connection::Flush() {
   in_flight_.clear();
   in_flight_.swap(out_);
   ArmWriteTimer();
-  asio::async_write(socket_, asio::buffer(in_flight_),
+  asio::async_write(stream_, asio::buffer(in_flight_),
                     [self = shared_from_this()](ErrorCode error, size_t num_bytes) {
                       self->access_.sent_bytes += num_bytes;
                       self->OnWritten(error);
@@ -369,31 +398,32 @@ void Connection::OnWritten(ErrorCode error) {
   if (!answer_done_) return;
   Log(/*client_left=*/false);
   if (rejected_) return Linger();
-  if (!keep_alive_ || draining_) return Close();
-  // Both the pending read and a request parser would read the socket: end the former first.
-  if (!monitoring_) return BeginRequest();
-  ErrorCode ignored;
-  socket_.cancel(ignored);
+  if (!keep_alive_ || draining_) return stream_.has_tls() ? Linger() : Close();
+  if (!monitoring_ || buffer_.size() == 0) return BeginRequest();
+  // A part of the next request is here. Both the pending read and a parser would read the socket:
+  // end the former first.
+  stream_.Cancel();
 }
 
 void Connection::Linger() {
   phase_ = Phase::kLingering;
-  ErrorCode ignored;
-  socket_.shutdown(Socket::shutdown_send, ignored);
   ArmReadTimer(kLingerTimeout);
-  linger_scratch_.resize(64 << 10);
-  ReadLingering();
+  stream_.AsyncShutdownSend([self = shared_from_this()] {
+    if (self->phase_ != Phase::kLingering) return;
+    self->linger_scratch_.resize(64 << 10);
+    self->ReadLingering();
+  });
 }
 
 void Connection::ReadLingering() {
-  socket_.async_read_some(asio::buffer(linger_scratch_),
-                          [self = shared_from_this()](ErrorCode error, size_t num_bytes) {
-                            self->lingered_bytes_ += num_bytes;
-                            if (error || self->lingered_bytes_ > kMaxLingerBytes) {
-                              return self->Close();
-                            }
-                            self->ReadLingering();
-                          });
+  stream_.AsyncReadRaw(asio::buffer(linger_scratch_),
+                       [self = shared_from_this()](ErrorCode error, size_t num_bytes) {
+                         self->lingered_bytes_ += num_bytes;
+                         if (error || self->lingered_bytes_ > kMaxLingerBytes) {
+                           return self->Close();
+                         }
+                         self->ReadLingering();
+                       });
 }
 
 // Timers. A timer that was armed anew may still deliver its old expiry; its time tells.
@@ -402,11 +432,13 @@ void Connection::ArmReadTimer(std::chrono::milliseconds timeout) {
   read_timer_.expires_after(timeout);
   read_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
     if (error || self->read_timer_.expiry() > Clock::now()) return;
-    if (self->phase_ == Phase::kIdle || self->phase_ == Phase::kLingering) return self->Close();
-    if (self->phase_ != Phase::kReadingHead && self->phase_ != Phase::kReadingBody) return;
+    const Phase phase = self->phase_;
+    if (phase == Phase::kHandshake || phase == Phase::kIdle || phase == Phase::kLingering) {
+      return self->Close();
+    }
+    if (phase != Phase::kReadingHead && phase != Phase::kReadingBody) return;
     self->timed_out_ = true;
-    ErrorCode ignored;
-    self->socket_.cancel(ignored);  // the read ends and RejectReadError answers
+    self->stream_.Cancel();  // the read ends and RejectReadError answers
   });
 }
 

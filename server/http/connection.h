@@ -1,18 +1,18 @@
 // Connection: one accepted socket, from its first byte to its close. Internal to server/http.
 //
 // Everything below "strand only" runs on the connection's strand. A connection is in one phase at a
-// time: idle -> reading -> answering -> idle ..., or lingering -> closed. While it answers, one
-// read stays pending ("monitor"): its end of file is how a client that left is noticed; bytes that
-// it brings are the next request's.
+// time: (handshake ->) idle -> reading -> answering -> idle ..., or lingering -> closed. While it
+// is idle or answers, one read stays pending ("monitor"): its end of file is how a client that left
+// is noticed; bytes that it brings are the next request's.
 #pragma once
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -23,7 +23,10 @@
 #include <string>
 #include <string_view>
 
+#include "server/http/body_budget.h"
 #include "server/http/http_server.h"
+#include "server/http/leased_body.h"
+#include "server/http/stream.h"
 
 namespace fathom::http {
 
@@ -37,9 +40,15 @@ class Connection;
 // Shared by the server and its connections; the last connection or writer frees it, because writers
 // may outlive the server.
 struct Core {
-  explicit Core(HttpOptions o) : options(std::move(o)), context(options.io_threads) {}
+  explicit Core(HttpOptions o)
+      : options(std::move(o)),
+        context(options.io_threads),
+        body_budget(std::make_shared<BodyBudget>(
+            std::max(options.max_total_body_bytes, options.max_body_bytes))) {}
   HttpOptions options;
+  std::unique_ptr<asio::ssl::context> tls;  // null: plain HTTP; set before the first connection
   asio::io_context context;
+  const std::shared_ptr<BodyBudget> body_budget;  // last owner: this or a lease
 
   std::mutex mutex;  // guards what follows
   std::condition_variable idle;
@@ -50,7 +59,7 @@ struct Core {
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  using Socket = asio::ip::tcp::socket;  // its executor is the strand
+  using Socket = Stream::Socket;  // its executor is the strand
 
   Connection(std::shared_ptr<Core> core, uint64_t id, Socket socket);
 
@@ -76,8 +85,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
                     std::function<void()> callback);
 
  private:
-  enum class Phase { kIdle, kReadingHead, kReadingBody, kAnswering, kLingering, kClosed };
-  using Parser = beast::http::request_parser<beast::http::string_body>;
+  enum class Phase {
+    kHandshake,
+    kIdle,
+    kReadingHead,
+    kReadingBody,
+    kAnswering,
+    kLingering,
+    kClosed
+  };
+  using Parser = beast::http::request_parser<LeasedBody>;
 
   void BeginRequest();
   void ReadHead();
@@ -87,6 +104,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Dispatch();
   void Reject(int status, std::string_view message);
   void RejectReadError(ErrorCode error);
+  void RejectForMemory();
   void Monitor();
   void OnMonitor(ErrorCode error, size_t num_bytes);
   void QueueHead(const Response& response, std::optional<size_t> content_length);
@@ -103,12 +121,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
     return serial == serial_ && phase_ == Phase::kAnswering && !answer_done_;
   }
 
-  std::shared_ptr<Core> core_;  // first: the socket and timers below refer to its context
+  std::shared_ptr<Core> core_;  // first: the socket and timers below refer to its contexts
   const uint64_t id_;
-  Socket socket_;
+  Stream stream_;
   asio::steady_timer read_timer_, write_timer_, silence_timer_;
   beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
+  Request request_;           // the head, until it goes to the handler
+  HeaderList extra_headers_;  // of HttpOptions::response_headers
 
   std::mutex mutex_;  // guards closed_
   bool closed_ = false;

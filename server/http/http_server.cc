@@ -11,32 +11,14 @@
 #include <vector>
 
 #include "server/http/connection.h"
+#include "server/http/listener.h"
+#include "server/http/tls_context.h"
 
 namespace fathom::http {
 namespace {
 
-using asio::ip::tcp;
 // After an accept failed for lack of file descriptors or memory.
 constexpr std::chrono::milliseconds kAcceptPause{100};
-
-Result<tcp::acceptor> Listen(asio::io_context& context, const HttpOptions& options) {
-  const std::string where = options.host + ":" + std::to_string(options.port);
-  ErrorCode error;
-  tcp::resolver resolver(context);
-  const auto found =
-      resolver.resolve(options.host, std::to_string(options.port), tcp::resolver::passive, error);
-  if (error || found.empty()) {
-    return InvalidArgument("cannot resolve " + where + ": " + error.message());
-  }
-  const tcp::endpoint endpoint = *found.begin();
-  tcp::acceptor acceptor(asio::make_strand(context));
-  acceptor.open(endpoint.protocol(), error);
-  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor.bind(endpoint, error);
-  if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
-  if (error) return Unavailable("cannot listen on " + where + ": " + error.message());
-  return acceptor;
-}
 
 }  // namespace
 
@@ -48,34 +30,34 @@ struct HttpServer::Impl {
         workers(static_cast<size_t>(std::max(1, core->options.worker_threads))) {}
 
   void Accept();
-  void OnAccept(ErrorCode error, tcp::socket socket);
+  void OnAccept(ErrorCode error, Stream::Socket socket);
   // Runs `method` on the strand of every connection.
   void ForEachConnection(void (Connection::*method)());
 
   std::shared_ptr<Core> core;
   asio::executor_work_guard<asio::io_context::executor_type> work;
-  std::optional<tcp::acceptor> acceptor;  // its executor is a strand
+  std::optional<Listener> listener;
   asio::steady_timer pause;
   asio::thread_pool workers;
   std::vector<std::thread> io_threads;
-  std::string address;
-  int port = 0;
   std::once_flag stopped;
 };
 
 void HttpServer::Impl::Accept() {
-  acceptor->async_accept(
+  listener->acceptor.async_accept(
       asio::make_strand(core->context),
-      [this](ErrorCode error, tcp::socket socket) { OnAccept(error, std::move(socket)); });
+      [this](ErrorCode error, Stream::Socket socket) { OnAccept(error, std::move(socket)); });
 }
 
-void HttpServer::Impl::OnAccept(ErrorCode error, tcp::socket socket) {
+void HttpServer::Impl::OnAccept(ErrorCode error, Stream::Socket socket) {
+  Acceptor* const acceptor = &listener->acceptor;
   if (!acceptor->is_open()) return;
   if (error) {
     pause.expires_after(kAcceptPause);
-    pause.async_wait(asio::bind_executor(acceptor->get_executor(), [this](ErrorCode wait_error) {
-      if (!wait_error && acceptor->is_open()) Accept();
-    }));
+    pause.async_wait(
+        asio::bind_executor(acceptor->get_executor(), [this, acceptor](ErrorCode wait_error) {
+          if (!wait_error && acceptor->is_open()) Accept();
+        }));
     return;
   }
   std::shared_ptr<Connection> connection;
@@ -116,14 +98,11 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions options) {
   FATHOM_CHECK(options.error_response != nullptr, "an HttpServer needs an error format");
   options.io_threads = std::max(1, options.io_threads);
   auto impl = std::make_unique<Impl>(std::move(options));
-  FATHOM_ASSIGN_OR_RETURN(impl->acceptor, Listen(impl->core->context, impl->core->options));
-  ErrorCode error;
-  const tcp::endpoint bound = impl->acceptor->local_endpoint(error);
-  if (error) return Unavailable("cannot read the bound address: " + error.message());
-  impl->address = bound.address().to_string(error);
-  impl->port = bound.port();
+  FATHOM_ASSIGN_OR_RETURN(impl->core->tls, MakeTlsContext(impl->core->options.tls));
+  FATHOM_ASSIGN_OR_RETURN(Listener listener, Listen(impl->core->context, impl->core->options));
+  impl->listener.emplace(std::move(listener));
   Impl* raw = impl.get();
-  asio::post(raw->acceptor->get_executor(), [raw] { raw->Accept(); });
+  asio::post(raw->listener->acceptor.get_executor(), [raw] { raw->Accept(); });
   for (int i = 0; i < raw->core->options.io_threads; ++i) {
     raw->io_threads.emplace_back([core = raw->core] {
       pthread_setname_np(pthread_self(), "fathom-http");
@@ -133,9 +112,9 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions options) {
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 
-const std::string& HttpServer::address() const { return impl_->address; }
+const std::string& HttpServer::address() const { return impl_->listener->address; }
 
-int HttpServer::port() const { return impl_->port; }
+int HttpServer::port() const { return impl_->listener->port; }
 
 int HttpServer::num_connections() const {
   const std::lock_guard lock(impl_->core->mutex);
@@ -151,9 +130,11 @@ void HttpServer::Drain() {
     const std::lock_guard lock(impl_->core->mutex);
     if (std::exchange(impl_->core->draining, true)) return;
   }
-  asio::post(impl_->acceptor->get_executor(), [impl = impl_.get()] {
+  asio::post(impl_->listener->acceptor.get_executor(), [impl = impl_.get()] {
+    // While it still listens nobody else takes the file's place, so it removes none but its own.
+    impl->listener->file.reset();
     ErrorCode ignored;
-    impl->acceptor->close(ignored);
+    impl->listener->acceptor.close(ignored);
     impl->pause.cancel();
   });
   impl_->ForEachConnection(&Connection::Drain);

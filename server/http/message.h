@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,6 +25,9 @@ struct Request {
   std::string path;    // as sent, percent-encoded, without the query
   HeaderList headers;  // names in lower case, in order
   std::string body;
+  // Counts the body against HttpOptions::max_total_body_bytes until the last copy of the request is
+  // gone; shared only because requests are copied.
+  std::shared_ptr<void> body_lease;
 
   // First value of the header, empty where absent. `lower_name` in lower case.
   [[nodiscard]] std::string_view Header(std::string_view lower_name) const;

@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -26,11 +27,8 @@ class TestClient {
     bool complete = false;
   };
 
-  explicit TestClient(int port, int receive_buffer_bytes = 0)
-      : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-    const timeval timeout{30, 0};
-    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
-    setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
+  explicit TestClient(int port, int receive_buffer_bytes = 0) {
+    Open(AF_INET);
     if (receive_buffer_bytes > 0) {
       setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes, sizeof receive_buffer_bytes);
     }
@@ -40,7 +38,15 @@ class TestClient {
     inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
     connected_ = connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
   }
-  ~TestClient() { Close(); }
+  // To the file of a Unix socket.
+  explicit TestClient(const std::string& path) {
+    Open(AF_UNIX);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof address.sun_path - 1);
+    connected_ = connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  }
+  virtual ~TestClient() { Close(); }
   TestClient(const TestClient&) = delete;
   TestClient& operator=(const TestClient&) = delete;
 
@@ -48,7 +54,7 @@ class TestClient {
 
   bool SendRaw(std::string_view bytes) {
     while (!bytes.empty()) {
-      const ssize_t n = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      const ssize_t n = Transmit(bytes.data(), bytes.size());
       if (n <= 0) return false;
       bytes.remove_prefix(static_cast<size_t>(n));
     }
@@ -145,17 +151,31 @@ class TestClient {
     if (fd_ >= 0) close(std::exchange(fd_, -1));
   }
 
+ protected:
+  // As send and recv; overridden by what lies on the socket.
+  virtual ssize_t Transmit(const char* data, size_t size) {
+    return send(fd_, data, size, MSG_NOSIGNAL);
+  }
+  virtual ssize_t Receive(char* data, size_t size) { return recv(fd_, data, size, 0); }
+  [[nodiscard]] int fd() const { return fd_; }
+
  private:
+  void Open(int family) {
+    fd_ = socket(family, SOCK_STREAM, 0);
+    const timeval timeout{30, 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+    setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
+  }
   bool Fill() {
     char buffer[16384];
-    const ssize_t n = recv(fd_, buffer, sizeof buffer, 0);
+    const ssize_t n = Receive(buffer, sizeof buffer);
     if (n == 0 || (n < 0 && errno == ECONNRESET)) ended_ = true;
     if (n <= 0) return false;
     data_.append(buffer, static_cast<size_t>(n));
     return true;
   }
 
-  int fd_;
+  int fd_ = -1;
   bool connected_ = false;
   bool ended_ = false;
   bool last_chunk_seen_ = false;

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <utility>
@@ -32,12 +33,23 @@ std::array<int, 2> MakePipe() {
   return ends;
 }
 
+// What the tester's shell says must not change what is tested. Before any test, so that tests can
+// set variables of their own.
+const bool kEnvironmentIsClean = [] {
+  std::vector<std::string> names = {"NO_COLOR", "OMP_NUM_THREADS"};
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string name(*entry, std::strcspn(*entry, "="));
+    const bool option = name.rfind("FATHOM_", 0) == 0 && name != "FATHOM_TEST_DATA";
+    if (option || name.rfind("VLLM_", 0) == 0) names.push_back(name);
+  }
+  for (const std::string& name : names) unsetenv(name.c_str());
+  return true;
+}();
+
 [[noreturn]] void Execute(const std::vector<std::string>& arguments) {
   std::vector<char*> argv = {const_cast<char*>(kProgram)};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
-  // What the tester's shell says must not change what is tested.
-  for (const char* name : {"NO_COLOR", "VLLM_API_KEY", "OMP_NUM_THREADS"}) unsetenv(name);
   execv(kProgram, argv.data());
   _exit(127);
 }

@@ -119,7 +119,39 @@ TEST(Serve, ATakenPortIsSaid) {
   EXPECT_EQ(second.status, 1);
   EXPECT_THAT(second.err, HasSubstr(port));
   EXPECT_THAT(second.err, HasSubstr("in use"));
+  EXPECT_THAT(second.err, testing::Not(HasSubstr("loaded"))) << "said before the model is loaded";
   EXPECT_EQ(RunFathom({"serve", "--host", "not an address"}).status, 1);
+}
+
+TEST(Serve, WhatIsWrongWithTheModelEndsIt) {
+  const TempFolder folder;
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    (void)folder.Write(name, ReadFile(ProjectPath(std::string("models/fathom-nano/") + name)));
+  }
+  (void)folder.Write("tokenizer.json", "{");
+  const Outcome outcome = RunFathom({"serve", "--port", "0", "--model", folder.path().string()});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(outcome.err, HasSubstr("tokenizer.json"));
+}
+
+TEST(ServeShutdown, ASignalWhileTheModelLoadsEndsAtOnce) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    bool seen = false;
+    // The bundled model loads in a fraction of a second, and may be there before the signal.
+    for (int attempt = 0; attempt < 10 && !seen; ++attempt) {
+      Program program({"serve", "--port", "0", "--log-level", "info"});
+      ASSERT_TRUE(program.WaitForError("listening at http://127.0.0.1:"));
+      program.Signal(signal);
+      const Outcome outcome = program.Finish();
+      EXPECT_EQ(outcome.status, 0) << outcome.err;
+      seen = outcome.err.find("while the model was loading") != std::string::npos;
+      if (seen) {
+        EXPECT_EQ(outcome.out, "");
+      }
+    }
+    EXPECT_TRUE(seen);
+  }
 }
 
 TEST(ServeShutdown, TheRunningStreamIsFinishedFirst) {

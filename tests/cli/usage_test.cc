@@ -181,7 +181,8 @@ TEST(Arguments, BadAndMissingValuesAreNamed) {
                 "--default-chat-template-kwargs");
 }
 
-// Report R160: what a shell leaves of JSON that was not quoted. --config-json is a stand-in.
+// Report R160: what a shell leaves of JSON that was not quoted. --config-json is a stand-in; more
+// flags are in flags_test.cc.
 TEST(Arguments, JsonWithoutQuotesIsNamed) {
   for (const std::vector<std::string>& value : std::vector<std::vector<std::string>>{
            {"{thinking:false,", "drop_thinking:true}"}, {"{thinking:false}"}}) {

@@ -29,6 +29,8 @@ TEST(FuzzCorpus, EveryInputIsReadOrRefused) {
   EXPECT_GT(RunCorpus("tokenizer", TokenizerJson), 3);
   EXPECT_GT(RunCorpus("output_parser", ModelOutput), 3);
   EXPECT_GT(RunCorpus("chat_request", ChatRequest), 3);
+  EXPECT_GT(RunCorpus("api_request", ApiRequest), 3);
+  EXPECT_GT(RunCorpus("constraint", ConstraintText), 3);
 }
 
 }  // namespace

@@ -22,5 +22,11 @@ void TokenizerJson(std::span<const uint8_t> bytes);
 void ModelOutput(std::span<const uint8_t> bytes);
 // The body of a chat request; what is admitted becomes a prompt.
 void ChatRequest(std::span<const uint8_t> bytes);
+// The body of any generating route (the first byte says which): refused with an error of its
+// client's making, or read.
+void ApiRequest(std::span<const uint8_t> bytes);
+// A regex, a grammar, a schema or a tool's schema (the first byte says which): refused, or the
+// shortest text that it allows is allowed token by token.
+void ConstraintText(std::span<const uint8_t> bytes);
 
 }  // namespace fathom::fuzz

@@ -8,39 +8,21 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
+import { Random } from './random.mjs';
+import { ServerState, until } from './server_state.mjs';
+
 const baseURL = process.env.FATHOM_BASE_URL;
 assert.ok(baseURL, 'FATHOM_BASE_URL must name the server to test');
 const root = baseURL.replace(/\/v1$/, '');
 const seconds = Number(process.env.FATHOM_SOAK_SECONDS ?? 8);
 const numClients = Number(process.env.FATHOM_SOAK_CLIENTS ?? 24);
 
-// mulberry32: small, and the same everywhere.
-let state = Number(process.env.FATHOM_SOAK_SEED ?? 1) >>> 0;
-function random() {
-  state = (state + 0x6d2b79f5) >>> 0;
-  let t = state;
-  t = Math.imul(t ^ (t >>> 15), t | 1);
-  t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-  return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
-}
-const below = (n) => Math.floor(random() * n);
+const generator = new Random(Number(process.env.FATHOM_SOAK_SEED ?? 1));
+const random = () => generator.next();
+const below = (n) => generator.below(n);
 
-async function metric(name) {
-  const page = await (await fetch(`${root}/metrics`)).text();
-  let sum = 0;
-  for (const line of page.split('\n')) {
-    if (line.startsWith(name)) sum += Number(line.slice(line.lastIndexOf(' ') + 1));
-  }
-  return sum;
-}
-
-async function until(what, condition) {
-  for (let i = 0; i < 300; ++i) {
-    if (await condition()) return;
-    await new Promise((resolve) => setTimeout(resolve, 100));
-  }
-  assert.fail(`${what} did not come true within 30 s`);
-}
+const state = new ServerState(root);
+const metric = (name) => state.metric(name);
 
 // A few prompts with common beginnings, so that the prefix cache has work, of many lengths.
 function prompt() {
@@ -152,15 +134,12 @@ test('random clients leave nothing behind', { timeout: (seconds + 200) * 1000 },
   assert.ok(slabs > 0);
   const end = Date.now() + seconds * 1000;
   await Promise.all(Array.from({ length: numClients }, () => client(end)));
-  await until('nothing running', async () =>
-    (await metric('vllm:num_requests_running')) + (await metric('vllm:num_requests_waiting')) === 0);
-  assert.equal(await metric('vllm:kv_cache_usage_perc'), 0);
+  await until('nothing running', () => state.isIdle());
   const report = { ...counts, hits: await metric('vllm:prefix_cache_hits_total'),
     queries: await metric('vllm:prefix_cache_queries_total'),
     preemptions: await metric('vllm:num_preemptions_total') };
   console.log(JSON.stringify(report));
   assert.ok(seenAll(), 'the traffic had everything in it');
-  const reset = await fetch(`${root}/reset_prefix_cache`, { method: 'POST' });
-  assert.equal(reset.status, 200);
+  await state.forgetPrefixes();
   await until('every page free', async () => (await metric('fathom:slab_free')) === slabs);
 });

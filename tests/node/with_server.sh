@@ -21,5 +21,6 @@ until grep -q 'http://' "$out"; do
   sleep 0.1
 done
 FATHOM_BASE_URL=$(sed -n 's/.*\(http:\/\/[^ ]*\).*/\1/p' "$out")
-export FATHOM_BASE_URL
+FATHOM_SERVER_PID=$server
+export FATHOM_BASE_URL FATHOM_SERVER_PID
 "$here/run.sh" "$@"

@@ -1,0 +1,6 @@
+#include "tests/fuzz/targets.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  fathom::fuzz::ConstraintText({data, size});
+  return 0;
+}
