@@ -11,6 +11,7 @@ echo "== packages"
 scripts/install-packages.sh --with-tests
 echo "== client packages"
 tests/node/install.sh
+tests/node/install.sh agent
 
 echo "== format"
 git ls-files '*.h' '*.cc' | xargs clang-format --dry-run -Werror

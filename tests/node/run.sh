@@ -20,5 +20,6 @@ if [ -z "$node" ]; then
 fi
 
 cd "$here"
-if [ $# -eq 0 ]; then set -- *.test.mjs; fi
+if [ $# -eq 0 ]; then set -- *.test.mjs agent/*.test.mjs; fi
+case " $*" in *" agent/"*) "$here/install.sh" agent ;; esac
 exec "$node" --test "$@"
