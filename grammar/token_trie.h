@@ -43,8 +43,8 @@ class TokenTrie {
   // All tokens that are no control tokens. Node 0 is the empty string.
   [[nodiscard]] const std::vector<Node>& nodes() const { return nodes_; }
   // Plain tokens, most of a vocabulary: a few whole characters, none of them a control, '"', '\' or
-  // '<'. In the middle of text a grammar takes all of them, so that they need no walk: bit t % 64 of
-  // word t / 64.
+  // '<'. In the middle of text a grammar takes all of them, so that they need no walk: bit t % 64
+  // of word t / 64.
   static constexpr int kMaxPlainChars = 16;
   static bool IsPlainAscii(uint8_t byte) {
     return byte >= 0x20 && byte < 0x7F && byte != '"' && byte != '\\' && byte != '<';
