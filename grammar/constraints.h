@@ -51,8 +51,8 @@ std::unique_ptr<TokenConstraint> NewBadWords(std::vector<std::vector<TokenId>> s
 Result<std::vector<std::vector<TokenId>>> BadWordTokens(const Tokenizer& tokenizer,
                                                         std::span<const std::string> words);
 
-// After `max_tokens` tokens of reasoning only `think_close` is allowed. Without effect where the
-// prompt does not end in reasoning.
+// After `max_tokens` (from 0 on) tokens of reasoning only `think_close` is allowed. Without effect
+// where the prompt does not end in reasoning.
 std::unique_ptr<TokenConstraint> NewThinkingBudget(int max_tokens, TokenId think_close,
                                                    TokenId end_token, bool starts_in_reasoning);
 

@@ -167,7 +167,7 @@ ExprId JsonParts::DigitsBetween(uint64_t min, std::optional<uint64_t> max) {
 
 namespace {
 
-uint64_t Magnitude(int64_t value) {
+uint64_t AbsoluteOf(int64_t value) {
   return value < 0 ? uint64_t{0} - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
 }
 
@@ -183,44 +183,61 @@ ExprId JsonParts::IntegerBetween(std::optional<int64_t> min, std::optional<int64
                                             : std::nullopt));
   }
   if (!min.has_value() || *min < 0) {
-    const uint64_t from = Magnitude(std::min<int64_t>(max.value_or(-1), -1));
+    const uint64_t from = AbsoluteOf(std::min<int64_t>(max.value_or(-1), -1));
     parts.push_back(builder_.Sequence(
-        {ByteOf("-"), DigitsBetween(from, min.has_value() ? std::optional<uint64_t>(Magnitude(*min))
-                                                          : std::nullopt)}));
+        {ByteOf("-"),
+         DigitsBetween(
+             from, min.has_value() ? std::optional<uint64_t>(AbsoluteOf(*min)) : std::nullopt)}));
   }
   return builder_.Choice(std::move(parts));
 }
 
-ExprId JsonParts::NumberBetween(std::optional<int64_t> min, std::optional<int64_t> max) {
-  if (min.has_value() && max.has_value() && *min > *max) return builder_.Never();
-  const ExprId zeros =
-      builder_.Sequence({ByteOf("."), builder_.Repeat(ByteOf("0"), 1, kMaxDigits)});
-  // Magnitudes in [from, to]: below `to` with any fraction, or `to` itself.
-  const auto magnitudes = [&](uint64_t from, std::optional<uint64_t> to) {
-    std::vector<ExprId> parts;
-    if (!to.has_value() || from < *to) {
-      const ExprId whole =
-          DigitsBetween(from, to.has_value() ? std::optional<uint64_t>(*to - 1) : std::nullopt);
-      parts.push_back(builder_.Sequence({whole, builder_.Optional(Fraction())}));
-    }
-    if (to.has_value()) {
-      parts.push_back(
-          builder_.Sequence({builder_.Literal(std::to_string(*to)), builder_.Optional(zeros)}));
-    }
-    return builder_.Choice(std::move(parts));
+// Numbers without sign: below `to` with any fraction, or the bounds themselves.
+ExprId JsonParts::MagnitudesBetween(Magnitude from, std::optional<Magnitude> to) {
+  const auto zeros = [this](int64_t min, int64_t max) {
+    return builder_.Repeat(ByteOf("0"), min, max);
   };
   std::vector<ExprId> parts;
-  if (!max.has_value() || *max >= 0) {
-    const auto from = static_cast<uint64_t>(std::max<int64_t>(min.value_or(0), 0));
-    parts.push_back(magnitudes(from, max.has_value()
-                                         ? std::optional<uint64_t>(static_cast<uint64_t>(*max))
-                                         : std::nullopt));
+  const uint64_t first = from.value + (from.is_exclusive ? 1 : 0);
+  if (!to.has_value() || first < to->value) {
+    const ExprId whole = DigitsBetween(
+        first, to.has_value() ? std::optional<uint64_t>(to->value - 1) : std::nullopt);
+    parts.push_back(builder_.Sequence({whole, builder_.Optional(Fraction())}));
   }
-  if (!min.has_value() || *min < 0) {
-    const uint64_t from = Magnitude(std::min<int64_t>(max.value_or(0), 0));
+  if (from.is_exclusive && (!to.has_value() || from.value < to->value)) {
+    // Above the bound by its fraction only.
+    parts.push_back(builder_.Sequence({builder_.Literal(std::to_string(from.value) + "."),
+                                       zeros(0, kMaxDigits / 2), builder_.Byte('1', '9'),
+                                       Digits(0, kMaxDigits / 2)}));
+  }
+  const bool has_end = to.has_value() && !to->is_exclusive && first <= to->value;
+  if (has_end) {
+    const ExprId point_zero = builder_.Sequence({ByteOf("."), zeros(1, kMaxDigits)});
     parts.push_back(builder_.Sequence(
-        {ByteOf("-"), magnitudes(from, min.has_value() ? std::optional<uint64_t>(Magnitude(*min))
-                                                       : std::nullopt)}));
+        {builder_.Literal(std::to_string(to->value)), builder_.Optional(point_zero)}));
+  }
+  return builder_.Choice(std::move(parts));
+}
+
+ExprId JsonParts::NumberBetween(std::optional<Bound> min, std::optional<Bound> max) {
+  if (min.has_value() && max.has_value() && min->value > max->value) return builder_.Never();
+  // A bound of the other sign is none; between them lies zero, which either sign may have.
+  const auto magnitude = [](const std::optional<Bound>& bound, bool has_sign) {
+    std::optional<Magnitude> out;
+    if (bound.has_value() && (has_sign ? bound->value <= 0 : bound->value >= 0)) {
+      out = Magnitude{AbsoluteOf(bound->value), bound->is_exclusive};
+    }
+    return out;
+  };
+  std::vector<ExprId> parts;
+  if (!max.has_value() || max->value > 0 || (max->value == 0 && !max->is_exclusive)) {
+    parts.push_back(
+        MagnitudesBetween(magnitude(min, false).value_or(Magnitude{}), magnitude(max, false)));
+  }
+  if (!min.has_value() || min->value < 0) {
+    parts.push_back(builder_.Sequence(
+        {ByteOf("-"),
+         MagnitudesBetween(magnitude(max, true).value_or(Magnitude{}), magnitude(min, true))}));
   }
   return builder_.Choice(std::move(parts));
 }

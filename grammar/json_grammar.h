@@ -35,8 +35,12 @@ class JsonParts {
 
   // Whole numbers from `min` to `max`, written without superfluous zeros and never -0.
   ExprId IntegerBetween(std::optional<int64_t> min, std::optional<int64_t> max);
-  // Numbers from `min` to `max`, bounds included, as digits with an optional fraction.
-  ExprId NumberBetween(std::optional<int64_t> min, std::optional<int64_t> max);
+  // Numbers from `min` to `max`, as digits with an optional fraction.
+  struct Bound {
+    int64_t value = 0;
+    bool is_exclusive = false;
+  };
+  ExprId NumberBetween(std::optional<Bound> min, std::optional<Bound> max);
 
   // This value. Members in the given order, blanks between tokens; strings in one spelling.
   ExprId Constant(const JsonValue& value);
@@ -62,6 +66,11 @@ class JsonParts {
   ExprId Digits(int64_t min, int64_t max);
   ExprId Fraction();
   ExprId DigitsBetween(uint64_t min, std::optional<uint64_t> max);
+  struct Magnitude {
+    uint64_t value = 0;
+    bool is_exclusive = false;
+  };
+  ExprId MagnitudesBetween(Magnitude from, std::optional<Magnitude> to);
 
   GrammarBuilder& builder_;
   std::optional<ExprId> blanks_, string_char_, string_, integer_, number_, value_, object_, array_;

@@ -245,34 +245,40 @@ Result<ExprId> SchemaCompiler::StringText(const JsonValue& leaf, const std::stri
 
 Result<ExprId> SchemaCompiler::Number(const JsonValue& leaf, const std::string& path,
                                       TypeSet types) {
-  // Bounds that leave a whole number each. For whole numbers 0.5 is as good as 1.
+  // For whole numbers a bound of 0.5 is as good as one of 1.
   const bool is_whole = (types & kFraction) == 0;
-  std::optional<int64_t> min, max;
+  std::optional<JsonParts::Bound> min, max;
   for (const char* key : {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
-    const JsonValue* bound = leaf.FindNonNull(key);
-    if (bound == nullptr) continue;
+    const JsonValue* given = leaf.FindNonNull(key);
+    if (given == nullptr) continue;
     const std::string at = path + PathStep(key);
     const bool is_lower = std::string_view(key).ends_with("inimum");
-    const bool is_exclusive = key[0] == 'e';
-    const double value = bound->AsDouble().value_or(0);
+    const double value = given->AsDouble().value_or(0);
     if (std::abs(value) > 1e18) {
       FATHOM_RETURN_IF_ERROR(Refuse(at, "a bound beyond 1e18 cannot be enforced"));
       continue;
     }
     const bool is_integer = std::floor(value) == value;
-    if (!is_whole && (!is_integer || is_exclusive)) {
+    if (!is_whole && !is_integer) {
       FATHOM_RETURN_IF_ERROR(
-          Refuse(at, "of numbers with fractions, only whole inclusive bounds can be enforced"));
+          Refuse(at, "of numbers with fractions, only whole bounds can be enforced"));
     }
-    int64_t whole = bound->AsInt64().value_or(
-        static_cast<int64_t>(is_lower ? std::ceil(value) : std::floor(value)));
-    if (is_whole && is_exclusive && is_integer) whole += is_lower ? 1 : -1;
-    auto& place = is_lower ? min : max;
-    const int64_t old = place.value_or(whole);
-    place = is_lower ? std::max(old, whole) : std::min(old, whole);
+    JsonParts::Bound bound{.value = given->AsInt64().value_or(static_cast<int64_t>(
+                               is_lower ? std::ceil(value) : std::floor(value))),
+                           .is_exclusive = key[0] == 'e' && is_integer};
+    if (is_whole && bound.is_exclusive) bound = {.value = bound.value + (is_lower ? 1 : -1)};
+    std::optional<JsonParts::Bound>& place = is_lower ? min : max;
+    const bool is_tighter = !place.has_value() ||
+                            (is_lower ? bound.value > place->value : bound.value < place->value) ||
+                            (bound.value == place->value && bound.is_exclusive);
+    if (is_tighter) place = bound;
   }
   if (!min.has_value() && !max.has_value()) return is_whole ? parts_.Integer() : parts_.Number();
-  return is_whole ? parts_.IntegerBetween(min, max) : parts_.NumberBetween(min, max);
+  if (!is_whole) return parts_.NumberBetween(min, max);
+  const auto value_of = [](const std::optional<JsonParts::Bound>& bound) {
+    return bound.has_value() ? std::optional<int64_t>(bound->value) : std::nullopt;
+  };
+  return parts_.IntegerBetween(value_of(min), value_of(max));
 }
 
 Result<ExprId> SchemaCompiler::Array(const JsonValue& leaf, const std::string& path) {

@@ -280,7 +280,7 @@ struct Spelling {
 TEST(JsonSchema, RandomDocumentsAreAcceptedExactlyIfTheyConform) {
   Random random(11);
   int num_conforming = 0, num_other = 0, num_refused = 0;
-  for (int i = 0; i < 400; ++i) {
+  for (int i = 0; i < 200; ++i) {
     const json schema = RandomSchema(random).Make();
     const auto grammar = JsonSchemaToGrammar(Value(schema.dump()));
     ASSERT_TRUE(grammar.ok()) << grammar.status().ToString() << schema;
@@ -314,9 +314,9 @@ TEST(JsonSchema, RandomDocumentsAreAcceptedExactlyIfTheyConform) {
       ASSERT_TRUE(matcher.IsComplete(at));
     }
   }
-  EXPECT_GT(num_conforming, 3'000);
-  EXPECT_GT(num_other, 300);
-  EXPECT_LT(num_refused, 40);
+  EXPECT_GT(num_conforming, 1'500);
+  EXPECT_GT(num_other, 150);
+  EXPECT_LT(num_refused, 25);
 }
 
 TEST(JsonSchema, WhatIsAcceptedParsesAndConforms) {
@@ -376,6 +376,31 @@ TEST(JsonSchema, IntegersBetweenBoundsAreCountedOut) {
   }
   for (const char* text : {"-1.01", "2.01", "3", "1e1", "-2"}) {
     EXPECT_FALSE(Accepts(bounded, text)) << text;
+  }
+}
+
+TEST(JsonSchema, NumbersKeepToTheirBoundsWithFractions) {
+  Random random(14);
+  for (int i = 0; i < 60; ++i) {
+    const int low = random.Below(25) - 12, high = low + random.Below(14);
+    json schema = {{"type", "number"}};
+    const bool low_open = random.OneIn(2), high_open = random.OneIn(2);
+    const bool has_low = !random.OneIn(4), has_high = !random.OneIn(4);
+    if (has_low) schema[low_open ? "exclusiveMinimum" : "minimum"] = low;
+    if (has_high) schema[high_open ? "exclusiveMaximum" : "maximum"] = high;
+    const auto made = JsonSchemaToGrammar(Value(schema.dump()));
+    ASSERT_TRUE(made.ok());
+    const auto grammar = CompileGrammar(*made, nullptr);
+    if (!grammar.ok()) {
+      ASSERT_TRUE(low == high && has_low && has_high) << schema;
+      continue;
+    }
+    for (int eighths = -200; eighths <= 200; ++eighths) {
+      const double value = eighths / 8.0;
+      const bool is_between = (!has_low || (low_open ? value > low : value >= low)) &&
+                              (!has_high || (high_open ? value < high : value <= high));
+      ASSERT_EQ(Accepts(*grammar, json(value).dump()), is_between) << schema << value;
+    }
   }
 }
 
@@ -443,7 +468,6 @@ TEST(JsonSchema, WhatCannotBeEnforcedIsNamed) {
            {R"({"properties":{"a":{"not":{"type":"null"}}}})", "parameters.properties.a.not"},
            {R"({"type":"number","multipleOf":0.1})", "parameters.multipleOf"},
            {R"({"type":"number","minimum":0.5})", "parameters.minimum"},
-           {R"({"type":"number","exclusiveMinimum":0})", "parameters.exclusiveMinimum"},
            {R"({"type":"array","uniqueItems":true})", "parameters.uniqueItems"},
            {R"({"type":"object","patternProperties":{"x":{}}})", "parameters.patternProperties"},
            {R"re({"type":"string","pattern":"(?=a)"})re", "parameters.pattern"},

@@ -143,7 +143,7 @@ nlohmann::json RandomJson(Random& random, int depth) {
 TEST(Robustness, Schemas) {
   Random random(43);
   int num_grammars = 0;
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < 10'000; ++i) {
     const std::string text = RandomJson(random, 4).dump();
     const auto value = ParseJson(text);
     ASSERT_TRUE(value.ok());
@@ -156,7 +156,7 @@ TEST(Robustness, Schemas) {
     const auto calls = ToolCallGrammar(std::span(&tool, 1), {});
     if (i % 8 == 0) Walk(calls, random, text);
   }
-  EXPECT_GT(num_grammars, 2'000);
+  EXPECT_GT(num_grammars, 1'000);
 }
 
 // Seeds that are mostly schemas, one thing changed.
