@@ -12,6 +12,7 @@
 #include "grammar/json_schema.h"
 #include "grammar/regex.h"
 #include "grammar/tool_call_grammar.h"
+#include "server/field_names.h"
 #include "server/messages_request.h"
 #include "server/request_fields.h"
 #include "server/responses_request.h"
@@ -63,8 +64,10 @@ void ApiRequest(std::span<const uint8_t> bytes) {
   RequestLimits limits;
   limits.vocab_size = 1000;
   limits.priority_scheduling = (bytes[0] & 8) != 0;
-  auto check = [](const MaybeError& error) {
+  FieldNames names;
+  auto check = [&names](MaybeError error) {
     if (!error) return;
+    names.Restore(&*error);
     FATHOM_CHECK(error->http_status >= 400 && error->http_status < 500, "a client's mistake");
     FATHOM_CHECK(!error->message.empty(), "says what is wrong");
     FATHOM_CHECK(error->message.size() < 4096, "no echo of the request");
@@ -76,8 +79,8 @@ void ApiRequest(std::span<const uint8_t> bytes) {
   JsonValue chat = *body;
   MaybeError error;
   std::string repeated;
-  if (bytes[0] % 4 == 1) error = TranslateMessages(*body, (bytes[0] & 16) != 0, &chat);
-  if (bytes[0] % 4 == 2) error = TranslateResponses(*body, &chat, &repeated);
+  if (bytes[0] % 4 == 1) error = TranslateMessages(*body, (bytes[0] & 16) != 0, &chat, &names);
+  if (bytes[0] % 4 == 2) error = TranslateResponses(*body, &chat, &repeated, &names);
   check(error);
   if (error) return;
   if (!repeated.empty()) {
