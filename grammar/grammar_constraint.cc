@@ -12,9 +12,10 @@ namespace fathom {
 
 namespace {
 
-// Masks that took longer to compute than to keep; a full table starts anew.
+// Masks that took longer to compute than to keep: inside text the same state comes back with every
+// token. A full table starts anew.
 constexpr size_t kMaxCachedMasks = 16;
-constexpr size_t kCacheFromVisited = 1'000;
+constexpr size_t kCacheFromVisited = 64;
 
 class GrammarConstraint final : public TokenConstraint {
  public:
