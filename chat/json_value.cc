@@ -100,39 +100,41 @@ void AppendValue(const JsonValue& value, std::string& out) {
 
 void AppendJsonEscaped(std::string_view text, std::string& out) {
   constexpr char kHex[] = "0123456789abcdef";
-  for (const char c : text) {
+  // Most characters need nothing: they go out in runs.
+  size_t begin = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (static_cast<unsigned char>(c) >= 0x20 && c != '"' && c != '\\') continue;
+    out.append(text, begin, i - begin);
+    begin = i + 1;
+    out += '\\';
     switch (c) {
       case '"':
-        out += "\\\"";
-        break;
       case '\\':
-        out += "\\\\";
+        out += c;
         break;
       case '\n':
-        out += "\\n";
+        out += 'n';
         break;
       case '\r':
-        out += "\\r";
+        out += 'r';
         break;
       case '\t':
-        out += "\\t";
+        out += 't';
         break;
       case '\b':
-        out += "\\b";
+        out += 'b';
         break;
       case '\f':
-        out += "\\f";
+        out += 'f';
         break;
       default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          out += "\\u00";
-          out += kHex[(c >> 4) & 0xF];
-          out += kHex[c & 0xF];
-        } else {
-          out += c;
-        }
+        out += "u00";
+        out += kHex[(c >> 4) & 0xF];
+        out += kHex[c & 0xF];
     }
   }
+  out.append(text, begin, text.size() - begin);
 }
 
 const std::string* JsonValue::IfNumberText() const {

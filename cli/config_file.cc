@@ -82,13 +82,7 @@ class Reader {
     const size_t dot = key.find('.');
     std::string name = key.substr(0, dot);
     std::replace(name.begin(), name.end(), '_', '-');
-    const FlagInfo* flag = catalogue_.Find(name);
-    bool negated = false;
-    if (flag == nullptr && name.rfind("no-", 0) == 0) {
-      flag = catalogue_.Find(name.substr(3));
-      if (flag != nullptr && flag->kind != FlagKind::kSwitch) flag = nullptr;
-      negated = flag != nullptr;
-    }
+    const auto [flag, negated] = catalogue_.FindOrNegated(name);
     if (flag == nullptr) {
       return Complain(key, "unknown option" + catalogue_.Suggestion(name));
     }

@@ -135,13 +135,7 @@ class CommandLineReader {
 
   void Read(const std::string& shown, const std::string& name, bool has_path,
             const std::string& path, std::optional<std::string> value) {
-    const FlagInfo* flag = catalogue_.Find(name);
-    bool negated = false;
-    if (flag == nullptr && name.rfind("no-", 0) == 0) {
-      flag = catalogue_.Find(name.substr(3));
-      if (flag != nullptr && flag->kind != FlagKind::kSwitch) flag = nullptr;
-      negated = flag != nullptr;
-    }
+    const auto [flag, negated] = catalogue_.FindOrNegated(name);
     if (flag == nullptr) {
       if (!value && NextIsWord()) ++next_;  // probably its value; that it is wrong is said anyway
       const bool media = name.rfind("mm-", 0) == 0;
@@ -219,6 +213,14 @@ void FlagCatalogue::Add(FlagInfo flag) {
 const FlagInfo* FlagCatalogue::Find(std::string_view name) const {
   const auto found = flags_.find(name);
   return found == flags_.end() ? nullptr : &found->second;
+}
+
+FlagCatalogue::Match FlagCatalogue::FindOrNegated(std::string_view name) const {
+  if (const FlagInfo* flag = Find(name)) return {flag, false};
+  if (!name.starts_with("no-")) return {};
+  const FlagInfo* flag = Find(name.substr(3));
+  if (flag == nullptr || flag->kind != FlagKind::kSwitch) return {};
+  return {flag, true};
 }
 
 const FlagInfo* FlagCatalogue::FindShort(std::string_view name) const {

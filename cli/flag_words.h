@@ -24,6 +24,12 @@ class FlagCatalogue {
  public:
   void Add(FlagInfo flag);
   [[nodiscard]] const FlagInfo* Find(std::string_view name) const;
+  // As Find, and "no-x" finds the switch x.
+  struct Match {
+    const FlagInfo* flag = nullptr;
+    bool negated = false;
+  };
+  [[nodiscard]] Match FindOrNegated(std::string_view name) const;
   [[nodiscard]] const FlagInfo* FindShort(std::string_view name) const;
   // "; did you mean --port?", or nothing where no name is close.
   [[nodiscard]] std::string Suggestion(std::string_view name) const;

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "chat/output_message.h"
 #include "chat/output_parser.h"
 #include "engine/request.h"
 #include "server/api_error.h"
@@ -59,13 +60,7 @@ struct PromptEcho {
 };
 
 struct Choice {
-  struct Call {
-    std::string name;
-    std::string arguments;  // JSON text; not valid where the answer was cut off
-  };
-  std::optional<std::string> reasoning;  // absent where the model did not think
-  std::string content;
-  std::vector<Call> calls;
+  OutputMessage message;
   std::vector<LogprobEntry> logprobs;  // of every generated token, if asked for
   std::vector<TokenId> token_ids;      // likewise
   PromptEcho prompt;
@@ -102,7 +97,9 @@ class AnswerFormat {
   // The answer in one piece.
   virtual std::string Whole(const std::vector<Choice>& choices, const Usage& usage) = 0;
   // A failure before an answer began.
-  [[nodiscard]] virtual http::Response Failure(const RequestError& error) const = 0;
+  [[nodiscard]] virtual http::Response Failure(const RequestError& error) const {
+    return ErrorResponse(error);
+  }
 };
 
 // What the OpenAI formats write only for clients that asked.

@@ -23,6 +23,12 @@ inline Tokenizer LoadNanoTokenizer() {
   return std::move(tokenizer).value();
 }
 
+// Reasoning, text and one call of a tool `look`.
+inline constexpr char kCallText[] =
+    "so</think>Let me look.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"look\">\n"
+    "<｜DSML｜parameter name=\"at\" string=\"true\">it</｜DSML｜parameter>\n"
+    "</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
+
 class ApiServerTest : public ::testing::Test {
  protected:
   using Json = nlohmann::json;
@@ -121,6 +127,23 @@ class ApiServerTest : public ::testing::Test {
     for (const std::string& line : lines) {
       events.push_back(Json::parse(line, nullptr, false));
       EXPECT_FALSE(events.back().is_discarded()) << line;
+    }
+    return events;
+  }
+  // The data of a complete stream of events that have names, as Anthropic's API and /v1/responses
+  // send them; each data says its name, too.
+  static std::vector<Json> NamedEvents(const Reply& reply) {
+    EXPECT_TRUE(reply.complete);
+    std::vector<Json> events;
+    for (size_t at = 0; at < reply.body.size();) {
+      const size_t end = reply.body.find("\n\n", at);
+      const std::string text = reply.body.substr(at, end - at);
+      const size_t line = text.find("\ndata: ");
+      EXPECT_EQ(text.rfind("event: ", 0), 0u) << text;
+      if (line == std::string::npos || end == std::string::npos) break;
+      events.push_back(Json::parse(text.substr(line + 7), nullptr, false));
+      EXPECT_EQ(events.back().value("type", ""), text.substr(7, line - 7));
+      at = end + 2;
     }
     return events;
   }

@@ -336,14 +336,14 @@ TEST_F(ChatCompletions, PromptErrorsNameTheirField) {
 
 constexpr char kTool[] = R"("tools": [{"type": "function", "function": {"name": "look",
     "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}}])";
-constexpr char kCallText[] =
+constexpr char kQuotingCallText[] =
     "so</think>Let me look.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"look\">\n"
     "<｜DSML｜parameter name=\"at\" string=\"true\">it \"now\"</｜DSML｜parameter>\n"
     "</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
 constexpr char kCallArguments[] = R"({"at": "it \"now\""})";
 
 TEST_F(ChatCompletions, ToolCallInOnePiece) {
-  engine_.Script(IdsAndEos(kCallText));
+  engine_.Script(IdsAndEos(kQuotingCallText));
   const Json choice = Parse(Chat(kTool))["choices"][0];
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
   EXPECT_EQ(choice["message"]["content"], "Let me look.");
@@ -362,11 +362,11 @@ TEST_F(ChatCompletions, ToolCallInOnePiece) {
   EXPECT_EQ(Post("/v1/chat/completions", turn).status, 200);
   const auto requests = engine_.requests();
   const std::string first = front_end_.Decode(requests[0].prompt, false);
-  EXPECT_EQ(front_end_.Decode(requests[1].prompt, false).rfind(first + kCallText, 0), 0u);
+  EXPECT_EQ(front_end_.Decode(requests[1].prompt, false).rfind(first + kQuotingCallText, 0), 0u);
 }
 
 TEST_F(ChatCompletions, ToolCallAsItStreams) {
-  engine_.Script(IdsAndEos(kCallText));
+  engine_.Script(IdsAndEos(kQuotingCallText));
   const auto events = Events(Chat(std::string(kTool) + R"(, "stream": true)"));
   std::string arguments;
   int starts = 0, pieces = 0;
@@ -393,14 +393,14 @@ TEST_F(ChatCompletions, ToolCallAsItStreams) {
 }
 
 TEST_F(ChatCompletions, AnswersThatWereCutDoNotEndWithToolCalls) {
-  engine_.Script(IdsAndEos(kCallText));
+  engine_.Script(IdsAndEos(kQuotingCallText));
   const std::string cut = R"(, "max_tokens": 80)";
   const Json choice = Parse(Chat(kTool + cut))["choices"][0];
   EXPECT_EQ(choice["finish_reason"], "length");
 }
 
 TEST_F(ChatCompletions, OneCallEndsTheAnswerWhereOneWasAskedFor) {
-  std::string two = kCallText;
+  std::string two = kQuotingCallText;
   const std::string invoke = "<｜DSML｜invoke name=\"look\">\n</｜DSML｜invoke>\n";
   two.insert(two.find("</｜DSML｜tool_calls>"), invoke);
   engine_.Script(IdsAndEos(two));
@@ -412,7 +412,7 @@ TEST_F(ChatCompletions, OneCallEndsTheAnswerWhereOneWasAskedFor) {
 }
 
 TEST_F(ChatCompletions, ToolChoiceNoneGivesNeitherCallsNorMarkup) {
-  engine_.Script(IdsAndEos(kCallText));
+  engine_.Script(IdsAndEos(kQuotingCallText));
   const Json choice = Parse(Chat(kTool + std::string(R"(, "tool_choice": "none")")))["choices"][0];
   EXPECT_FALSE(choice["message"].contains("tool_calls"));
   EXPECT_EQ(choice["message"]["content"], "Let me look.");

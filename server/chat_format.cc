@@ -99,10 +99,6 @@ class ChatFormat final : public AnswerFormat {
     return out;
   }
 
-  [[nodiscard]] http::Response Failure(const RequestError& error) const override {
-    return ErrorResponse(error);
-  }
-
  private:
   // Up to the members of the delta.
   void BeginChunk(int choice, std::string* out) const {
@@ -148,15 +144,16 @@ class ChatFormat final : public AnswerFormat {
   }
 
   void AppendChoice(int64_t index, const Choice& choice, std::string* out) const {
+    const OutputMessage& message = choice.message;
     *out += "{\"index\":";
     AppendJsonInt(index, out);
     *out += ",\"message\":{\"role\":";
     AppendJsonString(options_.response_role, out);
     *out += ",\"content\":";
-    *out += choice.content.empty() ? "null" : JsonString(choice.content);
+    *out += message.content.empty() ? "null" : JsonString(message.content);
     out->push_back(',');
-    AppendReasoning(choice.reasoning ? JsonString(*choice.reasoning) : "null", out);
-    if (!choice.calls.empty()) AppendCalls(choice.calls, out);
+    AppendReasoning(message.reasoning.empty() ? "null" : JsonString(message.reasoning), out);
+    if (!message.calls.empty()) AppendCalls(message.calls, out);
     *out += ",\"refusal\":null},\"logprobs\":";
     AppendLogprobs(options_.logprobs ? &choice.logprobs : nullptr, out);
     AppendEnd(choice.end, out);
@@ -167,7 +164,7 @@ class ChatFormat final : public AnswerFormat {
     out->push_back('}');
   }
 
-  static void AppendCalls(const std::vector<Choice::Call>& calls, std::string* out) {
+  static void AppendCalls(const std::vector<OutputMessage::Call>& calls, std::string* out) {
     *out += ",\"tool_calls\":[";
     for (size_t i = 0; i < calls.size(); ++i) {
       if (i > 0) out->push_back(',');

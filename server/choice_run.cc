@@ -86,23 +86,7 @@ void ChoiceRun::ClearExtras() {
 }
 
 void ChoiceRun::KeepPending() {
-  for (OutputDelta& delta : pending_) {
-    switch (delta.kind) {
-      case Kind::kReasoning:
-        if (!choice_.reasoning) choice_.reasoning.emplace();
-        *choice_.reasoning += delta.text;
-        break;
-      case Kind::kContent:
-        choice_.content += delta.text;
-        break;
-      case Kind::kToolCall:
-        choice_.calls.push_back({std::move(delta.text), {}});
-        break;
-      case Kind::kToolArguments:
-        choice_.calls.back().arguments += delta.text;
-        break;
-    }
-  }
+  for (const OutputDelta& delta : pending_) choice_.message.Add(delta);
   ClearPending();
 }
 

@@ -74,7 +74,7 @@ class CompletionFormat final : public AnswerFormat {
       const Choice& choice = choices[i];
       out += i > 0 ? ",{\"index\":" : "{\"index\":";
       AppendJsonInt(static_cast<int64_t>(i), &out);
-      AppendBody(static_cast<int>(i), choice.content,
+      AppendBody(static_cast<int>(i), choice.message.content,
                  options_.logprobs ? &choice.logprobs : nullptr, &out);
       AppendEnd(choice.end, &out);
       if (options_.token_ids) {
@@ -92,10 +92,6 @@ class CompletionFormat final : public AnswerFormat {
     openai::AppendUsage(usage, &out);
     out += ",\"system_fingerprint\":null}";
     return out;
-  }
-
-  [[nodiscard]] http::Response Failure(const RequestError& error) const override {
-    return ErrorResponse(error);
   }
 
  private:

@@ -196,7 +196,8 @@ MaybeError BuildChatJob(
   if (MaybeError too_long = FitPrompt(fields, max_model_len, &prompt)) return too_long;
   if (fields.echo) prompt.echo = std::move(chat.continued);
   if (fields.return_token_ids) prompt.wanted.token_ids = prompt.ids;
-  if (fields.return_prompt_text) prompt.wanted.text = std::move(chat.text);
+  if (fields.return_prompt_text)
+    prompt.wanted.text = route.front_end->Decode(prompt.ids, /*skip_special_tokens=*/false);
   job->prompts.push_back(std::move(prompt));
   AnswerHead head = NewHead(id_prefix, model->name, ExternalId(request, fields));
   FillCommon(route, request, fields, head.id, job);

@@ -8,8 +8,6 @@
 
 namespace fathom {
 
-inline JsonValue JsonText(std::string text) { return JsonValue::String(std::move(text)); }
-
 // Collects the members of an object.
 class JsonObjectBuilder {
  public:
@@ -24,7 +22,6 @@ class JsonObjectBuilder {
     const JsonValue* value = from.FindNonNull(key);
     if (value != nullptr) Set(as.empty() ? std::string(key) : std::move(as), *value);
   }
-  [[nodiscard]] bool empty() const { return members_.empty(); }
   JsonValue Take() { return JsonValue::FromObject(std::exchange(members_, {})); }
 
  private:

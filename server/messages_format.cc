@@ -105,21 +105,22 @@ class MessagesFormat final : public AnswerFormat {
 
   std::string Whole(const std::vector<Choice>& choices, const Usage& usage) override {
     const Choice& choice = choices.front();
+    const OutputMessage& message = choice.message;
     std::string blocks;
     auto add_block = [&blocks](std::string_view json) {
       if (!blocks.empty()) blocks.push_back(',');
       blocks += json;
     };
-    if (choice.reasoning) {
-      add_block("{\"type\":\"thinking\",\"thinking\":" + JsonString(*choice.reasoning) +
+    if (!message.reasoning.empty()) {
+      add_block("{\"type\":\"thinking\",\"thinking\":" + JsonString(message.reasoning) +
                 ",\"signature\":" + JsonString(kSignature) + "}");
     }
-    if (!choice.content.empty()) {
-      add_block("{\"type\":\"text\",\"text\":" + JsonString(choice.content) + "}");
+    if (!message.content.empty()) {
+      add_block("{\"type\":\"text\",\"text\":" + JsonString(message.content) + "}");
     }
     bool broken_call = false;
     bool has_calls = false;
-    for (const Choice::Call& call : choice.calls) {
+    for (const OutputMessage::Call& call : message.calls) {
       if (!IsJsonObject(call.arguments)) {
         broken_call = true;  // cut off: it must not be run
         continue;

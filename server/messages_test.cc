@@ -7,10 +7,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr char kCallText[] =
-    "so</think>Let me look.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"look\">\n"
-    "<｜DSML｜parameter name=\"at\" string=\"true\">it</｜DSML｜parameter>\n"
-    "</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
 constexpr char kTools[] = R"("tools": [{"name": "look", "description": "d", "input_schema":
     {"type": "object", "properties": {"at": {"type": "string"}}}}])";
 
@@ -25,25 +21,6 @@ class Messages : public ApiServerTest {
   Reply Ask(std::string_view fields = {}) { return Post("/v1/messages", Body(fields)); }
   std::string LastPrompt() { return front_end_.Decode(engine_.requests().back().prompt, false); }
 
-  struct Event {
-    std::string name;
-    Json data;
-  };
-  static std::vector<Event> Stream(const Reply& reply) {
-    EXPECT_TRUE(reply.complete);
-    std::vector<Event> events;
-    for (size_t at = 0; at < reply.body.size();) {
-      const size_t end = reply.body.find("\n\n", at);
-      const std::string text = reply.body.substr(at, end - at);
-      const size_t line = text.find("\ndata: ");
-      EXPECT_EQ(text.rfind("event: ", 0), 0u) << text;
-      if (line == std::string::npos || end == std::string::npos) break;
-      events.push_back({text.substr(7, line - 7), Json::parse(text.substr(line + 7))});
-      EXPECT_EQ(events.back().data["type"], events.back().name);
-      at = end + 2;
-    }
-    return events;
-  }
   static void ExpectFailure(const Reply& reply, int status, const char* type) {
     EXPECT_EQ(reply.status, status) << reply.body;
     const Json json = Parse(reply);
@@ -95,27 +72,27 @@ TEST_F(Messages, WholeAnswer) {
 TEST_F(Messages, StreamOrder) {
   engine_.Script(IdsAndEos(kCallText));
   engine_.SetCachedTokens(3);
-  const auto events = Stream(Ask(std::string(kTools) + R"(, "stream": true)"));
+  const auto events = NamedEvents(Ask(std::string(kTools) + R"(, "stream": true)"));
   ASSERT_GT(events.size(), 8u);
-  EXPECT_EQ(events.front().name, "message_start");
-  const Json& usage = events.front().data["message"]["usage"];
+  EXPECT_EQ(events.front()["type"], "message_start");
+  const Json& usage = events.front()["message"]["usage"];
   EXPECT_EQ(usage["cache_read_input_tokens"], 3);
   EXPECT_EQ(usage["input_tokens"], engine_.requests()[0].prompt.size() - 3);
   int open = -1;
   std::vector<std::string> types;
   std::string thinking, text, input, signature;
   for (size_t i = 1; i + 2 < events.size(); ++i) {
-    const Json& data = events[i].data;
-    if (events[i].name == "content_block_start") {
+    const Json& data = events[i];
+    if (events[i]["type"] == "content_block_start") {
       EXPECT_EQ(open, -1) << "blocks overlap";
       open = data["index"];
       EXPECT_EQ(open, static_cast<int>(types.size()));
       types.push_back(data["content_block"]["type"]);
-    } else if (events[i].name == "content_block_stop") {
+    } else if (events[i]["type"] == "content_block_stop") {
       EXPECT_EQ(data["index"], open);
       open = -1;
     } else {
-      ASSERT_EQ(events[i].name, "content_block_delta");
+      ASSERT_EQ(events[i]["type"], "content_block_delta");
       EXPECT_EQ(data["index"], open);
       const Json& delta = data["delta"];
       thinking += delta.value("thinking", "");
@@ -135,10 +112,10 @@ TEST_F(Messages, StreamOrder) {
   EXPECT_EQ(text, "Let me look.");
   EXPECT_EQ(Json::parse(input), Json({{"at", "it"}}));
   EXPECT_NE(signature, "");
-  EXPECT_EQ(events[events.size() - 2].name, "message_delta");
-  EXPECT_EQ(events[events.size() - 2].data["delta"]["stop_reason"], "tool_use");
-  EXPECT_EQ(events[events.size() - 2].data["usage"]["output_tokens"], IdsAndEos(kCallText).size());
-  EXPECT_EQ(events.back().name, "message_stop");
+  EXPECT_EQ(events[events.size() - 2]["type"], "message_delta");
+  EXPECT_EQ(events[events.size() - 2]["delta"]["stop_reason"], "tool_use");
+  EXPECT_EQ(events[events.size() - 2]["usage"]["output_tokens"], IdsAndEos(kCallText).size());
+  EXPECT_EQ(events.back()["type"], "message_stop");
 }
 
 TEST_F(Messages, StopReasons) {
@@ -247,9 +224,9 @@ TEST_F(Messages, RequestsThatNeverBecameWholeAreRefusedInThatForm) {
 
 TEST_F(Messages, AnErrorInTheStreamIsAnEvent) {
   engine_.ScriptError(Ids("</think>ab"), Internal("exploded"));
-  const auto events = Stream(Ask(R"("stream": true)"));
-  EXPECT_EQ(events.back().name, "error");
-  EXPECT_EQ(events.back().data["error"]["type"], "api_error");
+  const auto events = NamedEvents(Ask(R"("stream": true)"));
+  EXPECT_EQ(events.back()["type"], "error");
+  EXPECT_EQ(events.back()["error"]["type"], "api_error");
 }
 
 // Reports R045.

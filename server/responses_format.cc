@@ -146,24 +146,21 @@ class ResponsesFormat final : public AnswerFormat {
 
   std::string Whole(const std::vector<Choice>& choices, const Usage& usage) override {
     const Choice& choice = choices.front();
+    const OutputMessage& message = choice.message;
     std::vector<Item> items;
     auto add = [&items](Kind kind, const std::string& text) {
       items.push_back(NewItem(kind));
       items.back().text = text;
     };
-    if (choice.reasoning) add(Kind::kReasoning, *choice.reasoning);
-    if (!choice.content.empty()) add(Kind::kContent, choice.content);
-    for (const Choice::Call& call : choice.calls) {
+    if (!message.reasoning.empty()) add(Kind::kReasoning, message.reasoning);
+    if (!message.content.empty()) add(Kind::kContent, message.content);
+    for (const OutputMessage::Call& call : message.calls) {
       add(Kind::kToolCall, call.arguments);
       items.back().name = call.name;
     }
     if (!items.empty()) items.back().complete = choice.end.finish_reason != "length";
     end_ = choice.end;
     return ResponseJson(Status(end_), OutputJson(items), &usage);
-  }
-
-  [[nodiscard]] http::Response Failure(const RequestError& error) const override {
-    return ErrorResponse(error);
   }
 
  private:

@@ -7,10 +7,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr char kCallText[] =
-    "so</think>Let me look.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"look\">\n"
-    "<｜DSML｜parameter name=\"at\" string=\"true\">it</｜DSML｜parameter>\n"
-    "</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
 constexpr char kTools[] = R"("tools": [{"type": "function", "name": "look", "parameters":
     {"type": "object", "properties": {"at": {"type": "string"}}}}])";
 
@@ -22,19 +18,8 @@ class Responses : public ApiServerTest {
   std::string LastPrompt() { return front_end_.Decode(engine_.requests().back().prompt, false); }
 
   static std::vector<Json> Stream(const Reply& reply) {
-    EXPECT_TRUE(reply.complete);
-    std::vector<Json> events;
-    for (size_t at = 0; at < reply.body.size();) {
-      const size_t end = reply.body.find("\n\n", at);
-      const std::string text = reply.body.substr(at, end - at);
-      const size_t line = text.find("\ndata: ");
-      EXPECT_EQ(text.rfind("event: ", 0), 0u) << text;
-      if (line == std::string::npos || end == std::string::npos) break;
-      events.push_back(Json::parse(text.substr(line + 7)));
-      EXPECT_EQ(events.back()["type"], text.substr(7, line - 7));
-      EXPECT_EQ(events.back()["sequence_number"], events.size() - 1);
-      at = end + 2;
-    }
+    std::vector<Json> events = NamedEvents(reply);
+    for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i]["sequence_number"], i);
     return events;
   }
 };

@@ -1,6 +1,5 @@
 #include "server/text_front_end.h"
 
-#include <iterator>
 #include <utility>
 
 namespace fathom {
@@ -70,13 +69,12 @@ MaybeError TextFrontEnd::PrepareChat(const JsonValue& body, const JsonValue& def
   PreparedChat chat;
   if (MaybeError error = fathom::PrepareChat(body, options, chat)) return error;
   std::vector<Segment> segments;
-  for (const PromptSegment& segment : chat.segments) {
-    segments.push_back({segment.text, segment.from_template});
+  for (PromptSegment& segment : chat.segments) {
+    segments.push_back({std::move(segment.text), segment.from_template});
   }
   Result<std::vector<TokenId>> ids = tokenizer_.EncodeSegments(segments);
   if (!ids.ok()) return FromStatus(ids.status());
   prompt->ids = std::move(ids).value();
-  prompt->text = chat.Text();
   prompt->parser.start = chat.parser_start;
   prompt->parser.tools = std::move(chat.tools);
   prompt->parser.swallow_calls = chat.tool_choice == ToolChoice::kNone;

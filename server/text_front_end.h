@@ -22,7 +22,6 @@ namespace fathom {
 
 struct ChatPrompt {
   std::vector<TokenId> ids;
-  std::string text;
   OutputParserOptions parser;  // how the model's turn is read
   ToolChoice tool_choice = ToolChoice::kAuto;
   std::string named_tool;           // with kNamed
