@@ -57,20 +57,23 @@ MaybeError ReadTools(const std::vector<JsonValue>& functions, Tools* tools) {
   return std::nullopt;
 }
 
+// Keys are put together from texts of clients. Each brings its length, so that no text can spell
+// the key of somebody else's grammar.
+std::string KeyPart(std::string_view text) {
+  return std::to_string(text.size()) + ":" + std::string(text);
+}
+
 // Everything that the grammar of these tools depends on.
 std::string KeyOf(const std::vector<JsonValue>& functions, std::string_view choice) {
-  std::string key = "tools ";
-  key += choice;
-  for (const JsonValue& function : functions) key += "\n" + ToPythonJson(function);
+  std::string key = "tools" + KeyPart(choice);
+  for (const JsonValue& function : functions) key += KeyPart(ToPythonJson(function));
   return key;
 }
 
 std::string KeyOf(const ConstraintFields& fields) {
-  std::string key = std::to_string(static_cast<int>(fields.kind)) + " " + fields.text;
-  if (fields.kind == Kind::kJsonSchema) key += ToPythonJson(fields.schema);
-  for (const std::string& choice : fields.choices) {
-    key += std::to_string(choice.size()) + ":" + choice;
-  }
+  std::string key = std::to_string(static_cast<int>(fields.kind)) + " " + KeyPart(fields.text);
+  if (fields.kind == Kind::kJsonSchema) key += KeyPart(ToPythonJson(fields.schema));
+  for (const std::string& choice : fields.choices) key += KeyPart(choice);
   return key;
 }
 
