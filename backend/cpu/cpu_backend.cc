@@ -39,15 +39,13 @@ class SizeSum {
  public:
   // Offset of an array of `parts` parts of `count` elements; parts begin on a cache line.
   size_t Add(int64_t parts, int64_t count, size_t element_bytes, int64_t* stride) {
-    // Elements that don't fill a cache line (ByteRow) come in arrays of one part only.
-    const size_t per_line = kAlignment % element_bytes == 0 ? kAlignment / element_bytes : 1;
+    const size_t per_line = kAlignment / element_bytes;
     const size_t padded = (static_cast<size_t>(count) + per_line - 1) / per_line * per_line;
     *stride = static_cast<int64_t>(padded);
     const size_t offset = total_;
     size_t bytes = 0;
     overflow_ |= __builtin_mul_overflow(padded * element_bytes, static_cast<size_t>(parts), &bytes);
-    overflow_ |= __builtin_add_overflow(bytes, kAlignment - 1, &bytes);
-    overflow_ |= __builtin_add_overflow(total_, bytes / kAlignment * kAlignment, &total_);
+    overflow_ |= __builtin_add_overflow(total_, bytes, &total_);
     return offset;
   }
   [[nodiscard]] bool overflow() const { return overflow_; }
@@ -83,9 +81,10 @@ Status CpuBackend::Scratch::Allocate(const BackendLimits& new_limits, int num_th
   const auto place_all = [&] {
     const int64_t items = int64_t{l.max_rows} * (l.max_experts_per_token + 1);
     const int64_t expert_cols = std::max(l.max_cols, l.max_expert_width);
-    // Whole vectors, as PermuteInput wants them.
+    // Whole vectors, as PermuteInput wants them, and one more: rows a power of two apart would
+    // share the few places that the L1 cache has for such addresses.
     const auto padded = [](int64_t cols) {
-      return (cols + cpu::kMaxLanes - 1) / cpu::kMaxLanes * cpu::kMaxLanes;
+      return (cols + cpu::kMaxLanes - 1) / cpu::kMaxLanes * cpu::kMaxLanes + cpu::kMaxLanes;
     };
     sum = SizeSum();
     place(float_inputs, l.max_rows, padded(l.max_cols));

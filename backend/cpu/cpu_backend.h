@@ -67,8 +67,8 @@ class CpuBackend final : public Backend {
 
   // Rows of x in that form, in scratch memory that the next call for the same form overwrites.
   cpu::InputRows PrepareInput(TensorView<const float> x, InputForm form);
-  // One row of `cols` floats, in place: what an input row of that form is in memory.
-  void PrepareRow(std::span<float> x, InputForm form, bool permute, int thread, cpu::ByteRow* row);
+  // One row in place: what an input of that form is in memory.
+  void PrepareRow(std::span<float> x, InputForm form, bool permute, int thread);
 
   // Multiplies the rows of `a` and `b` with inputs and calls emit(first, count, sums) for chunks of
   // them; sums is as cpu::Multiply leaves it.

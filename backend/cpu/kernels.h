@@ -47,9 +47,10 @@ void DotStored(const WeightView& weight, int row, int num_rows, const float* con
                float* scratch, float* out, int64_t out_stride);
 
 // The same for many inputs, from panels of 2 * PanelLanes() decoded rows:
-// [lanes of the sum, in the order in which they are halved][steps][2 * PanelLanes()], where steps
-// is cols / PanelLanes(), rounded up. Columns behind the last are zeros.
+// [lanes of the sum, in the order in which they are halved][steps + 1][2 * PanelLanes()], where
+// steps is cols / PanelLanes(), rounded up. Columns behind the last are zeros.
 int PanelLanes();
+int64_t PanelSize(int64_t cols);  // floats
 // One half of a panel: num_rows <= PanelLanes() rows, the last one repeated. The other half begins
 // PanelLanes() floats later. `scratch` has room for PanelLanes() decoded rows.
 void PackPanel(const WeightView& weight, int row, int num_rows, float* scratch, float* out);
@@ -66,23 +67,12 @@ void QuantiseE4m3Groups(std::span<const float> x, int group, float* out);
 // out = the values of x after e2m1 quantisation in groups of 32; like SimulateE2m1. out may be x.
 void QuantiseE2m1Groups(std::span<const float> x, float* out);
 
-// Where the bytes of one input go; see ByteRow. Inputs of n columns need n bytes each for the
-// digits and one element per group for the rest.
-struct ByteRowBuffer {
-  int8_t* first = nullptr;
-  int8_t* second = nullptr;
-  int8_t* third = nullptr;
-  int32_t* bias = nullptr;
-  int32_t* third_bias = nullptr;
-  uint8_t* has_third = nullptr;
-  float* scale = nullptr;
-};
 // The official e4m3 values of x (groups of 128, as QuantiseE4m3Groups) as digits for FP4 weights.
 // Exact. The size of x is a multiple of 128.
-void SplitE4m3Row(std::span<const float> x, const ByteRowBuffer& out);
+void SplitE4m3Row(std::span<const float> x, const ByteSlot& out);
 // x as signed bytes with one fp32 scale per group, amax / 127: for FP4 weights (kFp4Group), or for
 // int8 ones (kInt8Group). Lossy. Only first, bias and scale are written.
-void Int8Row(std::span<const float> x, int group, const ByteRowBuffer& out);
+void Int8Row(std::span<const float> x, int group, const ByteSlot& out);
 
 // One expert's hidden row: out[i] = bf16(silu(g) * u * weight) with g and u rounded to bf16 first,
 // g cut to at most `limit` and u to +-limit (0: no limit); nothing rounds without `round`.

@@ -8,16 +8,12 @@ CpuBackend::InputForm CpuBackend::FormOf(const WeightView& weight) const {
   return weight.dtype == DType::kI8 ? InputForm::kBytes : InputForm::kE4m3;
 }
 
-void CpuBackend::PrepareRow(std::span<float> x, InputForm form, bool permute, int thread,
-                            cpu::ByteRow* row) {
+void CpuBackend::PrepareRow(std::span<float> x, InputForm form, bool permute, int thread) {
   float* copy = scratch_->thread_row.part(thread);
   const auto copied = [&] { return std::span<const float>(copy, x.size()); };
   if (form == InputForm::kBytes) {
     std::copy(x.begin(), x.end(), copy);
-    const cpu::ByteRowBuffer slot = ByteSlot(x.data(), static_cast<int64_t>(x.size()));
-    cpu::SplitE4m3Row(copied(), slot);
-    *row = {slot.first,      slot.second,    slot.third, slot.bias,
-            slot.third_bias, slot.has_third, slot.scale};
+    cpu::SplitE4m3Row(copied(), cpu::SlotAt(x.data(), static_cast<int64_t>(x.size())));
     return;
   }
   if (form == InputForm::kE4m3) cpu::QuantiseE4m3Groups(x, 128, x.data());
@@ -33,7 +29,7 @@ cpu::InputRows CpuBackend::PrepareInput(TensorView<const float> x, InputForm for
   Scratch& scratch = *scratch_;
   const float** floats =
       form == InputForm::kE4m3 ? scratch.e4m3_rows.data() : scratch.float_rows.data();
-  cpu::ByteRow* bytes = scratch.byte_rows.data();
+  const void** bytes = scratch.byte_rows.data();
   if (form == InputForm::kFloats && !permute) {
     for (int64_t i = 0; i < n; ++i) floats[i] = x.row(i).data();
     return {floats, nullptr, nullptr, n};
@@ -44,8 +40,12 @@ cpu::InputRows CpuBackend::PrepareInput(TensorView<const float> x, InputForm for
   ForEach(n, 4 * cols, [&](int64_t i, int thread) {
     float* row = rows.part(i);
     std::copy_n(x.row(i).data(), cols, row);
-    PrepareRow({row, static_cast<size_t>(cols)}, form, permute, thread, bytes + i);
-    floats[i] = row;
+    PrepareRow({row, static_cast<size_t>(cols)}, form, permute, thread);
+    if (form == InputForm::kBytes) {
+      bytes[i] = row;
+    } else {
+      floats[i] = row;
+    }
   });
   if (form == InputForm::kBytes) return {nullptr, nullptr, bytes, n};
   return {permute ? nullptr : floats, permute ? floats : nullptr, nullptr, n};

@@ -74,7 +74,7 @@ Status CpuBackend::DoMoe(const MoeArgs& args) {
 
   // x in every form that an expert takes, and each item's row of it.
   const float** rows = scratch_->item_rows.data();
-  cpu::ByteRow* bytes = scratch_->item_bytes.data();
+  const void** bytes = scratch_->item_bytes.data();
   bool needed[3] = {};
   for (int64_t a = 0; a < num_active; ++a) {
     needed[static_cast<size_t>(FormOf(expert(active[a]).w1))] = true;
@@ -135,7 +135,8 @@ Status CpuBackend::DoMoe(const MoeArgs& args) {
     const WeightView& w2 = expert(e).w2;
     float* hidden = scratch_->moe_hidden.part(item);
     rows[item] = hidden;
-    PrepareRow({hidden, static_cast<size_t>(w2.cols)}, FormOf(w2), permute, thread, bytes + item);
+    bytes[item] = hidden;
+    PrepareRow({hidden, static_cast<size_t>(w2.cols)}, FormOf(w2), permute, thread);
   });
 
   constexpr int kRows = 2 * cpu::kRowBlock;

@@ -28,6 +28,7 @@ void MultiplyFp4(const RowRange& a, const RowRange& b, const InputRows& x, float
   float* scales[2] = {scratch, scratch + kFp4Block / kFp4Group * kMaxLanes};
   auto* codes = reinterpret_cast<uint8_t*>(scratch + 2 * (kFp4Block / kFp4Group) * kMaxLanes);
   const PanelPair pair = {{codes, codes + kFp4Block * kMaxLanes}, {scales[0], scales[1]}};
+  const ByteInputs inputs = {x.bytes, static_cast<int>(x.n), cols, /*digits=*/true};
   const int panels = (b.weight == nullptr ? 1 : 2) * kRowBlock / lanes;
   for (int p = 0; p < panels; p += 2) {
     for (int64_t begin = 0; begin < cols; begin += kFp4Block) {
@@ -40,8 +41,8 @@ void MultiplyFp4(const RowRange& a, const RowRange& b, const InputRows& x, float
                          /*ahead=*/kRowBlock * (cols / 2), codes + half * kFp4Block * kMaxLanes,
                          scales[half]);
       }
-      kernels.multiply_fp4(pair, x.bytes, static_cast<int>(x.n), begin / kFp4Group,
-                           count / kFp4Group, sums + p * lanes, kSumStride);
+      kernels.multiply_fp4(pair, inputs, begin / kFp4Group, count / kFp4Group, sums + p * lanes,
+                           kSumStride);
     }
   }
 }
@@ -50,9 +51,8 @@ void MultiplyPanels(const RowRange& a, const RowRange& b, const InputRows& x, fl
                     float* sums) {
   const int lanes = PanelLanes();
   const int64_t cols = a.weight->cols;
-  const int64_t steps = (cols + lanes - 1) / lanes;
   float* panel = scratch;
-  float* rest = scratch + 2 * steps * lanes * lanes;
+  float* rest = scratch + PanelSize(cols);
   const int panels = (b.weight == nullptr ? 1 : 2) * kRowBlock / lanes;
   for (int p = 0; p < panels; p += 2) {
     for (int half = 0; half < 2; ++half) {
@@ -67,7 +67,8 @@ void MultiplyPanels(const RowRange& a, const RowRange& b, const InputRows& x, fl
 
 int64_t ProductScratch(int64_t cols) {
   const int64_t padded = (cols + kMaxLanes - 1) / kMaxLanes * kMaxLanes;
-  const int64_t floats = 3 * kMaxLanes * padded;  // two panels, and rows that need decoding
+  // Two panels with a step between sums, and rows that need decoding.
+  const int64_t floats = 3 * kMaxLanes * padded + 2 * kMaxLanes * kMaxLanes;
   const int64_t bytes =
       2 * (kFp4Block / kFp4Group) * kMaxLanes + 2 * kFp4Block * kMaxLanes / int64_t{sizeof(float)};
   return std::max(floats, bytes);

@@ -30,7 +30,7 @@ struct RowRange {
 struct InputRows {
   const float* const* floats = nullptr;
   const float* const* permuted = nullptr;
-  const ByteRow* bytes = nullptr;
+  const void* const* bytes = nullptr;  // slots of digits
   int64_t n = 0;
 
   [[nodiscard]] InputRows Part(int64_t begin, int64_t count) const {

@@ -40,16 +40,16 @@ struct CpuBackend::Scratch {
   // Inputs of products, see PrepareInput: as they are, as e4m3 values, as bytes of FP4 weights.
   Array<float> float_inputs;       // [max_rows][max_cols, rounded up]
   Array<float> e4m3_inputs;        // the same
-  Array<float> byte_inputs;        // the same; see ByteSlot
+  Array<float> byte_inputs;        // the same; slots
   Array<const float*> float_rows;  // [max_rows]
   Array<const float*> e4m3_rows;   // [max_rows]
-  Array<cpu::ByteRow> byte_rows;   // [max_rows]
+  Array<const void*> byte_rows;    // [max_rows]
   Array<float> head_inputs;        // [max_rows][max_cols]
   Array<float> mixes;              // [max_rows][kMixStride] hyper-connection products
   Array<float> router_scores;      // [max_rows][max_experts, rounded up]
-  Array<float> moe_hidden;         // [items][max_expert_width, rounded up]; floats or ByteSlots
+  Array<float> moe_hidden;         // [items][max_expert_width, rounded up]; floats or slots
   Array<const float*> item_rows;   // one per item: inputs of w1 and w3, then of w2
-  Array<cpu::ByteRow> item_bytes;  // the same
+  Array<const void*> item_bytes;   // the same
   Array<float> moe_weights;        // one per item, see moe.cc
   Array<int32_t> moe_tokens;       // one per item
   Array<int32_t> moe_begin;        // [max_experts + 2]
@@ -95,20 +95,6 @@ void CpuBackend::ForEach(int64_t n, int64_t work, const Body& body) {
     const int64_t end = std::min(n, (task + 1) * chunk);
     for (int64_t i = task * chunk; i < end; ++i) body(i, thread);
   });
-}
-
-// Memory of `cols` floats holds the bytes of an input of as many columns.
-inline cpu::ByteRowBuffer ByteSlot(float* memory, int64_t cols) {
-  const int64_t groups = cols / cpu::kFp4Group;
-  auto* bytes = reinterpret_cast<int8_t*>(memory);
-  auto* words = reinterpret_cast<int32_t*>(bytes + 3 * cols);
-  return {bytes,
-          bytes + cols,
-          bytes + 2 * cols,
-          words,
-          words + groups,
-          reinterpret_cast<uint8_t*>(words + 3 * groups),
-          reinterpret_cast<float*>(words + 2 * groups)};
 }
 
 template <typename Emit>
