@@ -13,7 +13,7 @@
 namespace fathom::cpu {
 
 // Steps of at most so many tokens multiply stored rows directly; longer ones decode panels.
-inline constexpr int kDirectInputs = 4;
+inline constexpr int kDirectInputs = 8;
 // Inputs whose sums are in memory together.
 inline constexpr int kSumInputs = 256;
 inline constexpr int kSumStride = 2 * kRowBlock;
