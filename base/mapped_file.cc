@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <string>
@@ -104,6 +106,25 @@ void Populate(std::span<const std::byte> bytes) {
   auto* begin = const_cast<std::byte*>(bytes.data() - before);
   if (::madvise(begin, bytes.size() + before, kPopulateRead) == 0) return;
   Advise(bytes, MemoryAdvice::kWillNeed);
+}
+
+bool InMemory(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return true;
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const size_t before = reinterpret_cast<uintptr_t>(bytes.data()) % page;
+  auto* at = const_cast<std::byte*>(bytes.data() - before);
+  std::array<unsigned char, 512> resident;
+  for (size_t left = bytes.size() + before; left > 0;) {
+    const size_t part = std::min(left, resident.size() * page);
+    if (::mincore(at, part, resident.data()) != 0) return true;
+    const size_t pages = (part + page - 1) / page;
+    for (size_t i = 0; i < pages; ++i) {
+      if ((resident[i] & 1) == 0) return false;
+    }
+    at += part;
+    left -= part;
+  }
+  return true;
 }
 
 }  // namespace fathom

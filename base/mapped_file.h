@@ -53,4 +53,8 @@ void Advise(std::span<const std::byte> bytes, MemoryAdvice advice);
 // read is left to the first access.
 void Populate(std::span<const std::byte> bytes);
 
+// Whether all pages of `bytes`, a part of a mapping, are in memory. Where the system does not say
+// (of files that are another user's it says that they are), true.
+bool InMemory(std::span<const std::byte> bytes);
+
 }  // namespace fathom

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "base/anonymous_memory.h"
+
 namespace fathom {
 namespace {
 
@@ -102,6 +104,25 @@ TEST_F(MappedFileTest, PopulatedPagesAreInMemory) {
     EXPECT_EQ(resident[i] & 1, 1) << i;
   Populate({});
   EXPECT_EQ(Text(*file), std::string(3'000'000, 'x'));
+}
+
+TEST_F(MappedFileTest, PagesAreInMemoryOnceTheyAreRead) {
+  EXPECT_TRUE(InMemory({}));
+  auto file = MappedFile::Open(Write("a", std::string(3 << 20, 'x')));
+  ASSERT_TRUE(file.ok());
+  Populate(file->bytes());
+  EXPECT_TRUE(InMemory(file->bytes()));
+  EXPECT_TRUE(InMemory(file->bytes().subspan(5000, 3)));
+  // Memory of which only the first page was touched stands in for a file that was read in part:
+  // when the system drops pages of a file is its own business.
+  auto memory = AnonymousMemory::Create(size_t{4} << 20, false);
+  ASSERT_TRUE(memory.ok());
+  ::madvise(memory->bytes().data(), memory->bytes().size(), MADV_NOHUGEPAGE);
+  memory->bytes()[0] = std::byte{1};
+  EXPECT_TRUE(InMemory(memory->bytes().first(100)));
+  EXPECT_FALSE(InMemory(memory->bytes().first(4097)));
+  EXPECT_FALSE(InMemory(memory->bytes()));
+  EXPECT_FALSE(InMemory(memory->bytes().last(1)));
 }
 
 }  // namespace

@@ -15,7 +15,9 @@ namespace fathom {
 
 struct Checkpoint::Impl {
   ModelConfig config;
-  std::vector<SafetensorsFile> files;
+  std::vector<SafetensorsFile> files;  // empty once the tensors are copied
+  std::vector<CheckpointFile> file_list;
+  AnonymousMemory memory;             // of copied tensors
   std::vector<StoredTensor> tensors;  // sorted by name
   std::vector<std::string> notes;
   uint64_t total_bytes = 0;
@@ -227,6 +229,10 @@ Result<Checkpoint> Checkpoint::Open(const std::filesystem::path& directory) {
   FATHOM_RETURN_IF_ERROR(CompareWithCatalogue(impl->config, impl->tensors, source));
   FATHOM_RETURN_IF_ERROR(CheckHashTables(impl->config, impl->tensors, source));
   for (const StoredTensor& tensor : impl->tensors) impl->total_bytes += tensor.data.size();
+  for (const SafetensorsFile& file : impl->files) {
+    impl->file_list.push_back(
+        {file.path(), file.file_bytes(), static_cast<int>(file.tensors().size())});
+  }
   Checkpoint checkpoint(std::move(impl));
   FATHOM_RETURN_IF_ERROR(checkpoint.CheckFiles());
   return checkpoint;
@@ -243,14 +249,8 @@ const StoredTensor* Checkpoint::Find(std::string_view name) const {
 }
 std::span<const StoredTensor> Checkpoint::tensors() const { return impl_->tensors; }
 uint64_t Checkpoint::total_bytes() const { return impl_->total_bytes; }
-int Checkpoint::num_files() const { return static_cast<int>(impl_->files.size()); }
-std::vector<CheckpointFile> Checkpoint::files() const {
-  std::vector<CheckpointFile> files;
-  for (const SafetensorsFile& file : impl_->files) {
-    files.push_back({file.path(), file.file_bytes(), static_cast<int>(file.tensors().size())});
-  }
-  return files;
-}
+int Checkpoint::num_files() const { return static_cast<int>(impl_->file_list.size()); }
+std::vector<CheckpointFile> Checkpoint::files() const { return impl_->file_list; }
 Status Checkpoint::CheckFiles() const {
   Problems problems;
   for (const SafetensorsFile& file : impl_->files) {
@@ -275,6 +275,13 @@ void Checkpoint::Preload(ThreadPool& pool,
     progress(done, impl_->total_bytes);
   }
 }
+Status Checkpoint::CopyToMemory(ThreadPool& pool, const CopyOptions& options) {
+  FATHOM_ASSIGN_OR_RETURN(impl_->memory, CopyTensors(impl_->tensors, pool, options));
+  FATHOM_RETURN_IF_ERROR(CheckFiles());
+  impl_->files.clear();
+  return OkStatus();
+}
+int64_t Checkpoint::HugePageBytes() const { return impl_->memory.HugePageBytes(); }
 const std::vector<std::string>& Checkpoint::notes() const { return impl_->notes; }
 
 }  // namespace fathom

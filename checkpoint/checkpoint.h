@@ -1,10 +1,10 @@
 // Checkpoint: an opened model directory. Config, and every tensor as a view into a read-only
-// mapping.
+// mapping, or into a copy in memory after CopyToMemory().
 //
 // Open() maps the files (nothing is copied), parses the headers and checks names, shapes and dtypes
 // against the geometry of config.json; all problems are listed at once. A damaged or hostile file
-// ends in an error, never in a crash. Immutable after Open(); any thread may read. Tensors stay
-// valid as long as the Checkpoint.
+// ends in an error, never in a crash. Immutable after Open() and CopyToMemory(); any thread may
+// read. Tensors stay valid as long as the Checkpoint, or until CopyToMemory().
 #pragma once
 
 #include <cstddef>
@@ -21,6 +21,7 @@
 #include "base/status.h"
 #include "checkpoint/config.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/weight_memory.h"
 
 namespace fathom {
 
@@ -61,6 +62,13 @@ class Checkpoint {
   // exceed free memory.
   void Preload(ThreadPool& pool,
                const std::function<void(uint64_t done, uint64_t total)>& progress) const;
+  // Reads all tensors once into memory of this process (checkpoint/weight_memory.h) and closes the
+  // files; what happens to them afterwards does not matter. To be called before anything keeps a
+  // view. kDataLoss when a file lost bytes meanwhile, where the fault guard is installed, and
+  // kOutOfMemory; the checkpoint is of no use after an error.
+  Status CopyToMemory(ThreadPool& pool, const CopyOptions& options);
+  // Of that memory, bytes in huge pages.
+  [[nodiscard]] int64_t HugePageBytes() const;
   // One line per thing a user should know: what was skipped and why.
   [[nodiscard]] const std::vector<std::string>& notes() const;
 

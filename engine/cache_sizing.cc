@@ -1,26 +1,12 @@
 #include "engine/cache_sizing.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdlib>
-#include <fstream>
-#include <string_view>
 
+#include "base/host_memory.h"
 #include "cache/block_pool.h"
 #include "engine/sequence_runner.h"
 
 namespace fathom {
-namespace {
-
-// All memory of this machine; 0 when the system does not say.
-int64_t HostMemory() {
-  const long pages = sysconf(_SC_PHYS_PAGES);
-  const long bytes = sysconf(_SC_PAGESIZE);
-  return pages > 0 && bytes > 0 ? int64_t{pages} * bytes : 0;
-}
-
-}  // namespace
 
 Result<CachePlanner> PlannerFor(const ModelConfig& config, Numerics numerics,
                                 const std::optional<CacheDTypes>& dtypes) {
@@ -29,14 +15,7 @@ Result<CachePlanner> PlannerFor(const ModelConfig& config, Numerics numerics,
   return CachePlanner(CacheLayout(CacheGeometryOf(config), chosen));
 }
 
-int64_t FreeHostMemory() {
-  std::ifstream info("/proc/meminfo");
-  for (std::string line; std::getline(info, line);) {
-    constexpr std::string_view kName = "MemAvailable:";
-    if (line.rfind(kName, 0) == 0) return std::atoll(line.c_str() + kName.size()) * 1024;
-  }
-  return 0;
-}
+int64_t FreeHostMemory() { return ReadHostMemory().available_bytes; }
 
 Result<CacheSize> SizeCache(const CachePlanner& planner, const CacheBudget& budget,
                             int64_t free_memory, int64_t wanted_len, int64_t model_len,
@@ -55,7 +34,7 @@ Result<CacheSize> SizeCache(const CachePlanner& planner, const CacheBudget& budg
     }
   }
   // Address space alone would be lent for much more, and the machine would stop when it is used.
-  if (const int64_t machine = HostMemory(); machine > 0 && bytes > machine) {
+  if (const int64_t machine = ReadHostMemory().total_bytes; machine > 0 && bytes > machine) {
     return InvalidArgument("kv-cache-memory-bytes " + std::to_string(bytes) +
                            " is more than this machine's memory of " + std::to_string(machine));
   }

@@ -29,8 +29,7 @@ struct CacheSize {
   std::string note;           // what start-up says where the length is not the model's; else empty
 };
 
-// Free memory of this machine in bytes, as the system counts what can be had without pushing other
-// programs out; 0 when it does not say.
+// Memory that this process can have (base/host_memory.h); 0 when the system does not say.
 int64_t FreeHostMemory();
 
 // Memory for at least one sequence of the longest length. `wanted_len` is what the user asked for:

@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "base/fault_guard.h"
 #include "engine/model_fingerprint.h"
 #include "engine/request_check.h"
 
@@ -32,7 +31,8 @@ constexpr int64_t kReservedAnswer = 32'768;  // tokens
 
 }  // namespace
 
-Result<CacheSize> SizeEngineCache(const ModelConfig& config, const LocalEngineOptions& options) {
+Result<CacheSize> SizeEngineCache(const ModelConfig& config, const LocalEngineOptions& options,
+                                  uint64_t weight_bytes) {
   if (options.max_model_len > config.max_position_embeddings) {
     return InvalidArgument("max-model-len " + std::to_string(options.max_model_len) +
                            " is beyond the model's " +
@@ -40,7 +40,12 @@ Result<CacheSize> SizeEngineCache(const ModelConfig& config, const LocalEngineOp
   }
   FATHOM_ASSIGN_OR_RETURN(const CachePlanner planner,
                           PlannerFor(config, options.numerics, options.cache_dtypes));
-  return SizeCache(planner, options.cache_budget, FreeHostMemory(), options.max_model_len,
+  // Pages of mapped files count as free; a copy of them will not.
+  int64_t free = options.memory ? options.memory->available_bytes : FreeHostMemory();
+  if (options.weights != WeightsMode::kMmap && free > 0) {
+    free = std::max<int64_t>(1, free - static_cast<int64_t>(weight_bytes));
+  }
+  return SizeCache(planner, options.cache_budget, free, options.max_model_len,
                    config.max_position_embeddings, std::max(1, options.max_num_seqs),
                    options.prefix_caching);
 }
@@ -48,7 +53,6 @@ Result<CacheSize> SizeEngineCache(const ModelConfig& config, const LocalEngineOp
 Result<std::unique_ptr<EngineCore>> EngineCore::Create(Checkpoint checkpoint,
                                                        std::vector<TokenId> eos_token_ids,
                                                        const LocalEngineOptions& options) {
-  InstallFaultGuard();
   std::unique_ptr<EngineCore> core(new EngineCore(std::move(checkpoint), options));
   core->info_.eos_token_ids = std::move(eos_token_ids);
   FATHOM_RETURN_IF_ERROR(core->Load());
@@ -74,15 +78,17 @@ Status EngineCore::Load() {
   }
   info_.vocab_size = config.vocab_size;
   info_.priority_scheduling = options_.priority_scheduling;
-  FATHOM_ASSIGN_OR_RETURN(backend_,
-                          MakeBackend(options_.backend, options_.numerics, options_.num_threads));
-
-  FATHOM_ASSIGN_OR_RETURN(cache_size_, SizeEngineCache(config, options_));
+  // What does not fit is refused before the weights are read.
+  FATHOM_RETURN_IF_ERROR(CheckWeightsFit(options_, checkpoint_.total_bytes()));
+  FATHOM_ASSIGN_OR_RETURN(cache_size_,
+                          SizeEngineCache(config, options_, checkpoint_.total_bytes()));
   FATHOM_ASSIGN_OR_RETURN(const CachePlanner planner,
                           PlannerFor(config, options_.numerics, options_.cache_dtypes));
   info_.max_model_len = cache_size_.max_model_len;
-  FATHOM_ASSIGN_OR_RETURN(model_, Model::Create(checkpoint_, *backend_, options_.max_batched_tokens,
-                                                info_.max_model_len));
+  FATHOM_ASSIGN_OR_RETURN(
+      model_,
+      LocalModel::Load(checkpoint_, options_, options_.max_batched_tokens, info_.max_model_len));
+  options_.load_progress = nullptr;  // its owner may go now
   BlockManagerOptions cache_options;
   cache_options.max_sequences = options_.max_num_seqs;
   cache_options.max_positions = info_.max_model_len;
@@ -91,7 +97,7 @@ Status EngineCore::Load() {
   FATHOM_ASSIGN_OR_RETURN(manager_,
                           BlockManager::Create(planner, cache_size_.num_slabs, cache_options));
   FATHOM_ASSIGN_OR_RETURN(memory_, CacheMemory::Create(planner.layout(), manager_->pool()));
-  seed_ = ModelFingerprint(*model_, options_.numerics, planner.layout());
+  seed_ = ModelFingerprint(model_->model(), options_.numerics, planner.layout());
 
   SchedulerOptions scheduler_options;
   scheduler_options.max_num_seqs = options_.max_num_seqs;
@@ -110,7 +116,7 @@ Status EngineCore::Load() {
                        " requests; lower --max-num-seqs");
   }
   step_logits_.reserve(static_cast<size_t>(options_.max_num_seqs));
-  // Weights that are copied or repacked were read above.
+  // Weights that are widened or repacked were read above.
   return checkpoint_.CheckFiles();
 }
 
@@ -256,7 +262,7 @@ Status EngineCore::Forward(std::span<const ScheduledRows> rows) {
     num_prefill += job.generated == 0;
   }
   const StepPlan& plan = builder_->Build(rows, *manager_);
-  const Status status = model_->Forward(
+  const Status status = model_->model().Forward(
       plan,
       {logits_.get(), static_cast<int64_t>(plan.logits_rows.size()), int64_t{info_.vocab_size}});
   const std::chrono::duration<double> duration = Clock::now() - begin;

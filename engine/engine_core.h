@@ -12,42 +12,22 @@
 #include <utility>
 #include <vector>
 
-#include "backend/backend.h"
 #include "cache/cache_memory.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/cache_sizing.h"
 #include "engine/engine.h"
+#include "engine/local_engine_options.h"
+#include "engine/local_model.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/step_builder.h"
-#include "model/model.h"
 
 namespace fathom {
 
-struct LocalEngineOptions {
-  std::string backend = "cpu";  // "cpu" or "reference"
-  int num_threads = 0;          // 0: DefaultThreadCount()
-  Numerics numerics = Numerics::kOfficial;
-  int64_t max_model_len = 0;     // 0: the model's, or what fits into the cache
-  int max_batched_tokens = 512;  // tokens of one step
-  int max_num_seqs = 0;  // requests that run together; 0: 256, or max_batched_tokens if less
-  int max_queued_requests = 1024;  // waiting ones; more get kUnavailable
-  bool priority_scheduling = false;
-  CacheBudget cache_budget;
-  std::optional<CacheDTypes> cache_dtypes;  // absent: what goes with the numerics
-  bool prefix_caching = true;
-  int64_t retention_interval = kDefaultRetentionInterval;  // cache/retention.h
-  // Requests without a seed get one that follows from this and their id. Absent: a random one.
-  std::optional<int64_t> seed;
-};
-
-// "cpu" or "reference"; kInvalidArgument names the known ones.
-Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics numerics,
-                                             int num_threads);
-
-// The cache that these options give a model, and how long its sequences may be; kInvalidArgument
-// when they cannot. EngineCore::Create asks it too; here, before weights are read.
-Result<CacheSize> SizeEngineCache(const ModelConfig& config, const LocalEngineOptions& options);
+// The cache that these options give a model whose weights take `weight_bytes`, and how long its
+// sequences may be; kInvalidArgument when they cannot.
+Result<CacheSize> SizeEngineCache(const ModelConfig& config, const LocalEngineOptions& options,
+                                  uint64_t weight_bytes);
 
 class EngineCore {
  public:
@@ -63,6 +43,9 @@ class EngineCore {
                                                     std::vector<TokenId> eos_token_ids,
                                                     const LocalEngineOptions& options);
   ~EngineCore();  // requests that are left get no OnFinish
+
+  // Binds the calling thread, which runs the steps from here on, where --numa wants it.
+  void BindThread() const { model_->pool().BindOwner(); }
 
   // Any thread. Checks the request and does what needs no engine thread.
   [[nodiscard]] Result<JobPtr> Prepare(RequestId id, GenerateRequest request,
@@ -91,7 +74,9 @@ class EngineCore {
 
   [[nodiscard]] Scheduler& scheduler() { return *scheduler_; }
   [[nodiscard]] BlockManager& cache() { return *manager_; }
-  [[nodiscard]] const Backend& backend() const { return *backend_; }
+  [[nodiscard]] const Backend& backend() const { return model_->backend(); }
+  // Where the weights are. Any thread.
+  [[nodiscard]] const WeightsReport& weights() const { return model_->weights(); }
   // Takes a running request's blocks away as if memory had run out; it continues later, with the
   // same result. False when it does not run.
   bool Preempt(RequestId id);
@@ -113,8 +98,7 @@ class EngineCore {
   EngineInfo info_;
   CacheSize cache_size_;
   PrefixKey seed_{};
-  std::unique_ptr<Backend> backend_;
-  std::unique_ptr<Model> model_;
+  std::unique_ptr<LocalModel> model_;
   std::unique_ptr<BlockManager> manager_;
   std::unique_ptr<CacheMemory> memory_;
   std::unique_ptr<Scheduler> scheduler_;

@@ -91,6 +91,7 @@ EngineStats LocalEngine::stats() const {
 }
 
 void LocalEngine::Loop() {
+  core_->BindThread();
   std::vector<EngineCore::JobPtr> submitted;
   std::vector<End> ended;
   for (bool stopping = false; !stopping;) {

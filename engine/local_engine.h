@@ -37,6 +37,7 @@ class LocalEngine final : public Engine {
   [[nodiscard]] const LocalEngineOptions& options() const { return core_->options(); }
   [[nodiscard]] bool prefix_caching() const { return core_->prefix_caching(); }
   [[nodiscard]] const CacheSize& cache_size() const { return core_->cache_size(); }
+  [[nodiscard]] const WeightsReport& weights() const { return core_->weights(); }
 
  private:
   explicit LocalEngine(std::unique_ptr<EngineCore> core);

@@ -112,6 +112,7 @@ Status Model::BeginStep(const StepPlan& plan) {
     return InvalidArgument("a step of " + std::to_string(n) + " tokens, room for 1 to " +
                            std::to_string(max_rows()));
   }
+  if (prefetch_ != nullptr) prefetch_->BeginStep(plan.token_ids);
   Activations& a = activations_;
   CollectAnchors(plan, 4, a.anchors_c4);
   CollectAnchors(plan, 128, a.anchors_c128);
@@ -295,6 +296,7 @@ Status Model::MixtureOfExperts(int layer, const StepPlan& plan, ForwardObserver*
   route.experts = a.experts.First(n);
   route.weights = a.expert_weights.First(n);
   FATHOM_RETURN_IF_ERROR(backend_.Route(route));
+  if (prefetch_ != nullptr) prefetch_->Routed(layer, route.experts);
   if (observer != nullptr) observer->OnRoute(layer, route.experts, route.weights);
   return backend_.Moe({a.x.First(n), a.experts.First(n), a.expert_weights.First(n), w.routed,
                        w.shared, static_cast<float>(config_.swiglu_limit),

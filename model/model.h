@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -14,6 +15,7 @@
 #include "base/status.h"
 #include "checkpoint/checkpoint.h"
 #include "model/activations.h"
+#include "model/expert_prefetch.h"
 #include "model/weights.h"
 
 namespace fathom {
@@ -52,6 +54,12 @@ class Model {
   }
   [[nodiscard]] int max_rows() const { return activations_.max_rows(); }
 
+  // From here on, chosen experts are asked for as soon as they are known; for weights that are not
+  // all in memory. Its weights are this model's.
+  void SetExpertPrefetch(std::unique_ptr<ExpertPrefetch> prefetch) {
+    prefetch_ = std::move(prefetch);
+  }
+
   // Computes the plan's rows: their cache entries are written, and logits [plan.logits_rows, vocab]
   // of the wanted rows. kInvalidArgument for more than max_rows rows or token ids outside the
   // vocabulary.
@@ -81,6 +89,7 @@ class Model {
   std::unique_ptr<ModelWeights> weights_;
   std::vector<float> frequencies_plain_, frequencies_compressed_;
   Activations activations_;
+  std::unique_ptr<ExpertPrefetch> prefetch_;  // absent where weights are in memory
 };
 
 }  // namespace fathom

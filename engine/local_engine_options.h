@@ -1,0 +1,42 @@
+// How a model is loaded and run in this process. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "backend/numerics.h"
+#include "base/host_memory.h"
+#include "base/thread_placement.h"
+#include "cache/cache_layout.h"
+#include "cache/retention.h"
+#include "checkpoint/weight_memory.h"
+#include "engine/cache_sizing.h"
+
+namespace fathom {
+
+struct LocalEngineOptions {
+  std::string backend = "cpu";  // "cpu" or "reference"
+  int num_threads = 0;          // 0: DefaultThreadCount()
+  NumaMode numa = NumaMode::kAuto;
+  WeightsMode weights = WeightsMode::kMmap;
+  // Called while weights are read, by the thread that loads; may be absent.
+  std::function<void(uint64_t done, uint64_t total)> load_progress;
+  // What memory there is; absent: ReadHostMemory(). Tests make it small.
+  std::optional<HostMemory> memory;
+  Numerics numerics = Numerics::kOfficial;
+  int64_t max_model_len = 0;     // 0: the model's, or what fits into the cache
+  int max_batched_tokens = 512;  // tokens of one step
+  int max_num_seqs = 0;  // requests that run together; 0: 256, or max_batched_tokens if less
+  int max_queued_requests = 1024;  // waiting ones; more get kUnavailable
+  bool priority_scheduling = false;
+  CacheBudget cache_budget;
+  std::optional<CacheDTypes> cache_dtypes;  // absent: what goes with the numerics
+  bool prefix_caching = true;
+  int64_t retention_interval = kDefaultRetentionInterval;  // cache/retention.h
+  // Requests without a seed get one that follows from this and their id. Absent: a random one.
+  std::optional<int64_t> seed;
+};
+
+}  // namespace fathom

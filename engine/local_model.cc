@@ -1,0 +1,105 @@
+#include "engine/local_model.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "base/fault_guard.h"
+#include "checkpoint/inventory.h"
+
+namespace fathom {
+namespace {
+
+HostMemory MemoryOf(const LocalEngineOptions& options) {
+  return options.memory ? *options.memory : ReadHostMemory();
+}
+
+std::string Gigabytes(uint64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.2f GB", static_cast<double>(bytes) / 1e9);
+  return text;
+}
+
+}  // namespace
+
+Status CheckWeightsFit(const LocalEngineOptions& options, uint64_t bytes) {
+  const HostMemory memory = MemoryOf(options);
+  if (options.weights == WeightsMode::kMmap || !memory.known()) return OkStatus();
+  if (bytes <= static_cast<uint64_t>(memory.available_bytes)) return OkStatus();
+  return InvalidArgument("--weights " + std::string(WeightsModeName(options.weights)) +
+                         ": the weights take " + Gigabytes(bytes) + ", and of " +
+                         Gigabytes(static_cast<uint64_t>(memory.total_bytes)) + " memory " +
+                         Gigabytes(static_cast<uint64_t>(memory.available_bytes)) +
+                         " is available; --weights mmap uses them in place and runs also when "
+                         "they are larger than memory");
+}
+
+Result<std::unique_ptr<LocalModel>> LocalModel::Load(Checkpoint& checkpoint,
+                                                     const LocalEngineOptions& options,
+                                                     int max_rows, int64_t max_positions) {
+  const int threads = options.num_threads > 0 ? options.num_threads : DefaultThreadCount();
+  return Load(
+      checkpoint, options, max_rows, max_positions,
+      PlaceThreads(std::min(threads, ThreadPool::kMaxThreads), options.numa, ReadCpuTopology()));
+}
+
+Result<std::unique_ptr<LocalModel>> LocalModel::Load(Checkpoint& checkpoint,
+                                                     const LocalEngineOptions& options,
+                                                     int max_rows, int64_t max_positions,
+                                                     ThreadPlacement placement) {
+  InstallFaultGuard();
+  std::unique_ptr<LocalModel> local(new LocalModel(std::move(placement)));
+  FATHOM_ASSIGN_OR_RETURN(local->backend_,
+                          MakeBackend(options.backend, options.numerics, local->pool_));
+  FATHOM_RETURN_IF_ERROR(local->LoadWeights(checkpoint, options));
+  FATHOM_ASSIGN_OR_RETURN(local->model_,
+                          Model::Create(checkpoint, *local->backend_, max_rows, max_positions));
+  if (options.weights == WeightsMode::kMmap) local->SetUpPrefetch();
+  return local;
+}
+
+Status LocalModel::LoadWeights(Checkpoint& checkpoint, const LocalEngineOptions& options) {
+  FATHOM_RETURN_IF_ERROR(CheckWeightsFit(options, checkpoint.total_bytes()));
+  WeightsReport& report = weights_;
+  report.mode = options.weights;
+  report.bytes = checkpoint.total_bytes();
+  report.num_files = checkpoint.num_files();
+  report.memory = MemoryOf(options);
+  report.num_nodes = pool_.placement().num_nodes();
+  for (const PartBytes& part : InventoryOf(checkpoint.config())) {
+    const bool experts = part.part == Part::kRoutedExperts;
+    (experts ? report.token_expert_bytes : report.token_dense_bytes) += part.bytes_per_token;
+    if (experts) report.expert_bytes = part.main_bytes;
+  }
+  const auto progress = options.load_progress ? options.load_progress : [](uint64_t, uint64_t) {};
+  if (options.weights == WeightsMode::kMmap) {
+    const auto available = static_cast<uint64_t>(report.memory.available_bytes);
+    report.exceed_memory = report.bytes > available;
+    // What fits is read ahead, so that the wait for the disk is here and not at the first token.
+    if (!report.exceed_memory) checkpoint.Preload(pool_, progress);
+    return OkStatus();
+  }
+  CopyOptions copy;
+  copy.huge_pages = options.weights == WeightsMode::kHugePages;
+  copy.progress = progress;
+  FATHOM_RETURN_IF_ERROR(checkpoint.CopyToMemory(pool_, copy));
+  if (copy.huge_pages) {
+    report.huge_page_bytes = checkpoint.HugePageBytes();
+    report.huge_page_policy = HugePagePolicy();
+  }
+  return OkStatus();
+}
+
+void LocalModel::SetUpPrefetch() {
+  // A quarter of the memory: the experts of one layer are used before the next ones are asked for,
+  // and what every token reads should stay.
+  const auto available = static_cast<uint64_t>(weights_.memory.available_bytes);
+  const uint64_t most = std::max(available / 4, uint64_t{256} << 20);
+  auto prefetch = std::make_unique<ExpertPrefetch>(model_->weights(), most);
+  // Reading ahead may have pushed out what it had read, where memory is short.
+  if (!weights_.exceed_memory && prefetch->AllInMemory()) return;
+  weights_.expert_prefetch = true;
+  model_->SetExpertPrefetch(std::move(prefetch));
+}
+
+}  // namespace fathom

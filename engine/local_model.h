@@ -1,0 +1,81 @@
+// LocalModel: a model with what it runs on in this process: threads, a backend, and its weights
+// where the options want them.
+//
+// What engines, tools and benchmarks load. Single-threaded: owned by whoever runs the model.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "backend/backend.h"
+#include "base/host_memory.h"
+#include "base/parallel.h"
+#include "checkpoint/checkpoint.h"
+#include "engine/local_engine_options.h"
+#include "model/model.h"
+
+namespace fathom {
+
+// "cpu" or "reference"; kInvalidArgument names the known ones.
+Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics numerics,
+                                             int num_threads);
+// On a pool that outlives the backend.
+Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics numerics,
+                                             ThreadPool& pool);
+
+// What became of the weights, for whoever tells the user.
+struct WeightsReport {
+  WeightsMode mode = WeightsMode::kMmap;
+  uint64_t bytes = 0;
+  int num_files = 0;
+  HostMemory memory;  // before they were read
+  // Mapped weights that are larger than the available memory, so that parts of them are read again
+  // and again. They are not read ahead.
+  bool exceed_memory = false;
+  bool expert_prefetch = false;  // chosen experts are asked for (model/expert_prefetch.h)
+  uint64_t expert_bytes = 0;     // of all routed experts of the main layers
+  // Bytes that one decoded token reads: chosen experts, and everything else.
+  uint64_t token_expert_bytes = 0;
+  uint64_t token_dense_bytes = 0;
+  int64_t huge_page_bytes = 0;   // with kHugePages, what the system gave
+  std::string huge_page_policy;  // with kHugePages: HugePagePolicy()
+  int num_nodes = 1;             // that threads and copied weights are shared out to
+};
+
+// kInvalidArgument, naming --weights and the sizes, when weights of `bytes` are to be copied and do
+// not fit into the memory available. Where the system does not say how much that is, they may.
+Status CheckWeightsFit(const LocalEngineOptions& options, uint64_t bytes);
+
+class LocalModel {
+ public:
+  // Copies `checkpoint`'s weights or reads them ahead, as the options say. It must outlive the
+  // model. Installs the process's fault guard, so that files that go away meanwhile are an error.
+  // Steps of up to `max_rows` tokens, sequences of up to `max_positions`. Errors also as
+  // CheckWeightsFit and Checkpoint::CopyToMemory.
+  static Result<std::unique_ptr<LocalModel>> Load(Checkpoint& checkpoint,
+                                                  const LocalEngineOptions& options, int max_rows,
+                                                  int64_t max_positions);
+  // With threads as this placement says, in place of what the options and the machine make of it.
+  static Result<std::unique_ptr<LocalModel>> Load(Checkpoint& checkpoint,
+                                                  const LocalEngineOptions& options, int max_rows,
+                                                  int64_t max_positions, ThreadPlacement placement);
+
+  [[nodiscard]] ThreadPool& pool() { return pool_; }
+  [[nodiscard]] Backend& backend() { return *backend_; }
+  [[nodiscard]] Model& model() { return *model_; }
+  [[nodiscard]] const WeightsReport& weights() const { return weights_; }
+
+ private:
+  explicit LocalModel(ThreadPlacement placement) : pool_(std::move(placement)) {}
+  Status LoadWeights(Checkpoint& checkpoint, const LocalEngineOptions& options);
+  void SetUpPrefetch();
+
+  ThreadPool pool_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Model> model_;
+  WeightsReport weights_;
+};
+
+}  // namespace fathom
