@@ -97,7 +97,8 @@ Status CpuBackend::Scratch::Allocate(const BackendLimits& new_limits, int num_th
     place(thread_window, num_threads, int64_t{kWindowRows} * l.max_head_dim);
     place(thread_tile, num_threads, int64_t{cpu::kTile} * l.max_head_dim);
     place(thread_softmax, num_threads, int64_t{2} * kQueryBlock * l.max_heads);
-    place(thread_keys, num_threads, max_entries);
+    place(thread_list, num_threads, cpu::TopkListSize(max_entries));
+    place(thread_keys, num_threads, cpu::TopkListSize(max_entries));
   };
   memory_.reset();
   place_all();

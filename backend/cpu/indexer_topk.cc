@@ -3,10 +3,10 @@
 // Queries with no more candidates than top-k take them all. The others are done in batches whose
 // scores fit into scratch memory: queries are rotated and rounded, then (few queries, stretch of
 // keys) tasks score, then each query selects.
-#include <bit>
 #include <cmath>
 
 #include "backend/cpu/scratch.h"
+#include "backend/cpu/topk.h"
 #include "base/formats.h"
 
 namespace fathom {
@@ -14,28 +14,9 @@ namespace {
 
 constexpr int kQueriesPerTask = 8;
 constexpr int kKeysPerTask = 4 * cpu::kTile;
-
-// Larger for larger scores, and for equal scores for the smaller index.
-uint64_t SortKey(float score, uint32_t index) {
-  const auto bits = std::bit_cast<uint32_t>(score + 0.0f);  // one zero only
-  const uint32_t ordered = (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
-  return static_cast<uint64_t>(ordered) << 32 | (0xFFFFFFFFu - index);
-}
-
-// The `topk` best of `scores` in ascending order; there are more candidates than that.
-void SelectTop(std::span<const float> scores, std::span<int32_t> out, uint64_t* keys) {
-  for (size_t j = 0; j < scores.size(); ++j) keys[j] = SortKey(scores[j], static_cast<uint32_t>(j));
-  // Keys are distinct, so exactly topk of them are at least the topk-th largest.
-  uint64_t* last = keys + out.size() - 1;
-  std::nth_element(keys, last, keys + scores.size(), std::greater<>());
-  const uint64_t threshold = *last;
-  size_t n = 0;
-  for (size_t j = 0; j < scores.size(); ++j) {
-    if (SortKey(scores[j], static_cast<uint32_t>(j)) >= threshold) {
-      out[n++] = static_cast<int32_t>(j);
-    }
-  }
-}
+// From here on a thread selects for a whole query.
+constexpr int64_t kManyQueries = 4;
+constexpr int64_t kPieceWork = 65536;
 
 }  // namespace
 
@@ -118,13 +99,30 @@ Status CpuBackend::DoIndexerTopk(const IndexerTopkArgs& args) {
             }
           });
 
-      ForEach(count, 16 * most, [&](int64_t r, int thread) {
+      const auto selection = [&](int64_t r, int thread) {
         const int64_t i = rows.first_row + begin + r;
+        args.num_entries.data()[i] = args.topk;
         const std::span<const float> row(scores + r * most,
                                          static_cast<size_t>(visible(begin + r)));
-        SelectTop(row, args.entries.row(i), scratch_->thread_keys.part(thread));
-        args.num_entries.data()[i] = args.topk;
-      });
+        return cpu::TopkSelection(row, args.entries.row(i), scratch_->thread_list.part(thread),
+                                  scratch_->thread_keys.part(thread));
+      };
+      if (count >= kManyQueries) {
+        ForEach(count, 4 * most, [&](int64_t r, int thread) { selection(r, thread).Run(); });
+        continue;
+      }
+      // The pieces of a long row are shared between threads.
+      for (int64_t r = 0; r < count; ++r) {
+        cpu::TopkSelection select = selection(r, 0);
+        const auto for_pieces = [&](const auto& step) {
+          ForEach(select.num_pieces(), kPieceWork,
+                  [&](int64_t p, int) { step(static_cast<int>(p)); });
+        };
+        for_pieces([&](int p) { select.FindMaxima(p); });
+        select.FindBound();
+        for_pieces([&](int p) { select.Collect(p); });
+        select.Finish();
+      }
     }
   }
   return OkStatus();

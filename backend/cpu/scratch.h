@@ -7,6 +7,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/topk.h"
 
 namespace fathom {
 
@@ -53,9 +54,11 @@ struct CpuBackend::Scratch {
   Array<float> thread_window;   // [kWindowRows][max_head_dim]
   Array<float> thread_tile;     // [kTile][max_head_dim]
   Array<float> thread_softmax;  // [2][kQueryBlock][max_heads]
-  Array<uint64_t> thread_keys;  // [max_entries]
 
   static constexpr int kMixStride = 80;  // (2 + kMaxHcMult) * kMaxHcMult
+
+  Array<int32_t> thread_list;   // [TopkListSize(max_entries)]
+  Array<uint32_t> thread_keys;  // the same
 
   // kOutOfMemory when the sizes overflow or the memory cannot be had.
   Status Allocate(const BackendLimits& new_limits, int num_threads);
