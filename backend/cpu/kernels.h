@@ -8,16 +8,18 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
+#include "backend/cpu/dot/byte_kernels.h"
 #include "backend/page_format.h"
 #include "backend/weights.h"
 
 namespace fathom::cpu {
 
-// What the kernels compute with on this machine: Highway's name of the instruction set, and the
-// width of its vectors in bits.
+// What the kernels compute with: the instruction set (dot/isa.h), and the width of its vectors in
+// bits.
 struct VectorUnit {
-  const char* name = "";
+  std::string_view name;
   int bits = 0;
 };
 VectorUnit ChosenVectorUnit();  // kernels_rows.cc
@@ -44,6 +46,24 @@ void QuantiseE4m3Groups(std::span<const float> x, int group, float* out);
 
 // out = the values of x after e2m1 quantisation in groups of 32; like SimulateE2m1. out may be x.
 void QuantiseE2m1Groups(std::span<const float> x, float* out);
+
+// Where the bytes of one input go; see ByteRow. Inputs of n columns need n bytes each for the
+// digits and one element per group for the rest.
+struct ByteRowBuffer {
+  int8_t* first = nullptr;
+  int8_t* second = nullptr;
+  int8_t* third = nullptr;
+  int32_t* bias = nullptr;
+  int32_t* third_bias = nullptr;
+  uint8_t* has_third = nullptr;
+  float* scale = nullptr;
+};
+// The official e4m3 values of x (groups of 128, as QuantiseE4m3Groups) as digits for FP4 weights.
+// Exact. The size of x is a multiple of 128.
+void SplitE4m3Row(std::span<const float> x, const ByteRowBuffer& out);
+// x as signed bytes with one fp32 scale per group, amax / 127: for FP4 weights (kFp4Group), or for
+// int8 ones (kInt8Group). Lossy. Only first, bias and scale are written.
+void Int8Row(std::span<const float> x, int group, const ByteRowBuffer& out);
 
 // out = bf16(x), as floats; out may be x.
 void RoundBf16(std::span<const float> x, float* out);

@@ -15,6 +15,7 @@
 #include "hwy/highway.h"
 #include "backend/cpu/decode-inl.h"
 #include "backend/cpu/dot-inl.h"
+#include "backend/cpu/quantise-inl.h"
 #include "backend/cpu/simd-inl.h"
 // clang-format on
 
@@ -60,49 +61,13 @@ void DotBlock(const float* w, int num_rows, int64_t cols, const float* const* x,
   DotRows(w, num_rows, cols, x, num_x, out, out_stride);
 }
 
-// Bits of the largest magnitude of `n` floats. Magnitudes compare as integers, and NaN is the
-// largest.
-HWY_INLINE uint32_t LargestMagnitude(const float* x, int n) {
-  const hn::RebindToUnsigned<DF> du;
-  auto largest = hn::Zero(du);
-  for (int i = 0; i < n; i += kLanes) {
-    const auto u = hn::BitCast(du, hn::LoadU(df, x + i));
-    largest = hn::Max(largest, hn::And(u, hn::Set(du, 0x7FFFFFFFu)));
-  }
-  return hn::GetLane(hn::MaxOfLanes(du, largest));
-}
-// From here on a group needs a scale beyond the normal range, or holds infinities or NaN: scalar.
-constexpr uint32_t kHuge = 0x7F000000u;
-
-// Nearest value with `Bits` mantissa bits, ties to even: of `a`, not negative, from 1.0 * the
-// smallest normal on; below that in steps of the subnormals, where adding and taking away `magic`
-// does it.
-template <int Bits>
-HWY_INLINE VF RoundMagnitude(VF a, VF smallest_normal, VF magic) {
-  const hn::RebindToUnsigned<DF> du;
-  constexpr int kDropped = 23 - Bits;
-  const auto u = hn::BitCast(du, a);
-  const auto odd = hn::And(hn::ShiftRight<kDropped>(u), hn::Set(du, 1u));
-  const auto sum = hn::Add(hn::Add(u, hn::Set(du, (1u << (kDropped - 1)) - 1)), odd);
-  const VF normal = hn::BitCast(df, hn::And(sum, hn::Set(du, ~((1u << kDropped) - 1))));
-  const VF subnormal = hn::Sub(hn::Add(a, magic), magic);
-  return hn::IfThenElse(hn::Lt(a, smallest_normal), subnormal, normal);
-}
-
-// `n` values of one group with scale 2^exponent: to the grid and back.
-template <int Bits>
-HWY_INLINE void QuantiseGroup(const float* x, int n, int exponent, float smallest_normal,
-                              float magic, float max_value, float* out) {
-  const hn::RebindToUnsigned<DF> du;
+// `n` values of one group with scale 2^exponent: to the grid of `round` and back.
+template <typename Round>
+HWY_INLINE void QuantiseGroup(const float* x, int n, int exponent, const Round& round, float* out) {
   const VF inverse = hn::Set(df, std::ldexp(1.0f, -exponent));
   const VF scale = hn::Set(df, std::ldexp(1.0f, exponent));
-  const VF sign_mask = hn::BitCast(df, hn::Set(du, 0x80000000u));
   for (int i = 0; i < n; i += kLanes) {
-    const VF y = hn::Mul(hn::LoadU(df, x + i), inverse);
-    const VF rounded = RoundMagnitude<Bits>(hn::AndNot(sign_mask, y), hn::Set(df, smallest_normal),
-                                            hn::Set(df, magic));
-    const VF value = hn::Or(hn::Min(rounded, hn::Set(df, max_value)), hn::And(y, sign_mask));
-    hn::StoreU(hn::Mul(value, scale), df, out + i);
+    hn::StoreU(hn::Mul(round(hn::LoadU(df, x + i), inverse), scale), df, out + i);
   }
 }
 
@@ -118,8 +83,8 @@ void QuantiseE4m3Groups(std::span<const float> x, int group, float* out) {
     }
     const int e =
         CeilLog2(std::max(std::bit_cast<float>(amax), kE4m3AmaxFloor) * (1.0f / kE4m3Max));
-    // Steps of 2^-9 below 2^-6, which 2^14 has as its own.
-    QuantiseGroup<3>(in, group, e, 0x1p-6f, 0x1p14f, kE4m3Max, out);
+    QuantiseGroup(
+        in, group, e, [](VF v, VF inverse) HWY_ATTR { return RoundToE4m3(v, inverse); }, out);
   }
 }
 
@@ -135,8 +100,8 @@ void QuantiseE2m1Groups(std::span<const float> x, float* out) {
     }
     const int e =
         CeilLog2(std::max(std::bit_cast<float>(amax), kE2m1AmaxFloor) * (1.0f / kE2m1Max));
-    // Steps of 0.5 below 1, which 2^22 has as its own.
-    QuantiseGroup<1>(in, kGroup, e, 1.0f, 0x1p22f, kE2m1Max, out);
+    QuantiseGroup(
+        in, kGroup, e, [](VF v, VF inverse) HWY_ATTR { return RoundToE2m1(v, inverse); }, out);
   }
 }
 

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <span>
 
+#include "backend/cpu/dot/isa.h"
 #include "backend/cpu/kernels.h"
 #include "base/check.h"
 #include "base/formats.h"
@@ -170,7 +171,7 @@ void HadamardRow(std::span<float> x, bool round) {
   for (size_t i = 0; i < n; ++i) x[i] = RoundIf(round, static_cast<float>(v[i] * scale));
 }
 
-VectorUnit ChosenVectorUnit() { return {hwy::TargetName(HWY_TARGET), 32 * kLanes}; }
+int VectorBits() { return 32 * kLanes; }
 
 }  // namespace fathom::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -185,7 +186,7 @@ HWY_EXPORT(HcPostRow);
 HWY_EXPORT(RopeRow);
 HWY_EXPORT(QueryNorm);
 HWY_EXPORT(HadamardRow);
-HWY_EXPORT(ChosenVectorUnit);
+HWY_EXPORT(VectorBits);
 
 float InverseRms(std::span<const float> x, float eps) {
   return HWY_DYNAMIC_DISPATCH(InverseRms)(x, eps);
@@ -208,7 +209,7 @@ void QueryNorm(std::span<float> q, float eps, bool round) {
   HWY_DYNAMIC_DISPATCH(QueryNorm)(q, eps, round);
 }
 void HadamardRow(std::span<float> x, bool round) { HWY_DYNAMIC_DISPATCH(HadamardRow)(x, round); }
-VectorUnit ChosenVectorUnit() { return HWY_DYNAMIC_DISPATCH(ChosenVectorUnit)(); }
+VectorUnit ChosenVectorUnit() { return {IsaName(ChosenIsa()), HWY_DYNAMIC_DISPATCH(VectorBits)()}; }
 
 }  // namespace fathom::cpu
 #endif  // HWY_ONCE

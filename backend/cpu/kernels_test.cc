@@ -333,8 +333,10 @@ TEST_P(CpuKernels, IndexScoresOfFp4ValuesAreExactBitForBit) {
 
 TEST_P(CpuKernels, SayWhatTheyComputeWith) {
   const cpu::VectorUnit unit = cpu::ChosenVectorUnit();
-  EXPECT_STREQ(unit.name, hwy::TargetName(GetParam()));
-  EXPECT_EQ(unit.bits, GetParam() == HWY_AVX3 ? 512 : GetParam() == HWY_AVX2 ? 256 : 128);
+  EXPECT_EQ(unit.name, cpu::IsaName(GetParam()));
+  EXPECT_EQ(unit.bits, GetParam() >= cpu::Isa::kAvx512 ? 512
+                       : GetParam() >= cpu::Isa::kAvx2 ? 256
+                                                       : 128);
 }
 
 }  // namespace

@@ -1,45 +1,37 @@
-// Tests that run once for every instruction set that Highway finds on this machine.
+// Tests that run once for every instruction set that this machine has.
 #pragma once
 
 #include <gtest/gtest.h>
-#include <hwy/highway.h>
 
 #include <string>
 #include <vector>
 
-namespace fathom::test {
+#include "backend/cpu/dot/isa.h"
 
-// The best set as it is, and the lesser ones by hiding the others from Highway.
-inline std::vector<int64_t> FastTargets() {
-  std::vector<int64_t> targets;
-  for (int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4}) {
-    if ((hwy::SupportedTargets() & target) != 0) targets.push_back(target);
-  }
-  return targets;
-}
+namespace fathom::test {
 
 // And the portable one, ten times slower: for the kernels alone. Operations are the same code for
 // all.
-inline std::vector<int64_t> AllTargets() {
-  std::vector<int64_t> targets = FastTargets();
-  targets.push_back(HWY_EMU128);
+inline std::vector<cpu::Isa> AllTargets() {
+  return {cpu::SupportedIsas().begin(), cpu::SupportedIsas().end()};
+}
+
+inline std::vector<cpu::Isa> FastTargets() {
+  std::vector<cpu::Isa> targets;
+  for (cpu::Isa isa : cpu::SupportedIsas()) {
+    if (isa != cpu::Isa::kPortable) targets.push_back(isa);
+  }
   return targets;
 }
 
-class PerTarget : public testing::TestWithParam<int64_t> {
+class PerTarget : public testing::TestWithParam<cpu::Isa> {
  protected:
-  void SetUp() override {
-    hwy::SetSupportedTargetsForTest(GetParam());
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-  void TearDown() override {
-    hwy::SetSupportedTargetsForTest(0);
-    hwy::GetChosenTarget().DeInit();
-  }
+  void SetUp() override { ASSERT_TRUE(cpu::SetIsa(GetParam()).ok()); }
+  void TearDown() override { cpu::ResetIsa(); }
 };
 
-inline std::string TargetName(const testing::TestParamInfo<int64_t>& target) {
-  return hwy::TargetName(target.param);
+inline std::string TargetName(const testing::TestParamInfo<cpu::Isa>& target) {
+  return std::string(cpu::IsaName(target.param));
 }
 
 }  // namespace fathom::test
