@@ -1,13 +1,12 @@
 #include "bench/context_bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "base/parallel.h"
-#include "bench/workload.h"
+#include "bench/long_sequence.h"
 #include "engine/sequence_runner.h"
 
 namespace fathom::bench {
@@ -33,57 +32,6 @@ Status Check(const ModelConfig& config, const ContextBenchOptions& o) {
   }
   return OkStatus();
 }
-
-class LongSequence {
- public:
-  LongSequence(SequenceRunner& runner, int vocab_size, int max_rows, int64_t computed)
-      : runner_(runner),
-        tokens_(SyntheticTokens(0, computed, vocab_size)),
-        max_rows_(max_rows),
-        computed_(computed),
-        logits_(static_cast<size_t>(vocab_size)) {}
-
-  Status GoTo(int64_t position) {
-    FATHOM_RETURN_IF_ERROR(Compute(std::min(position, computed_)));
-    const int64_t whole = position / kBlockPositions * kBlockPositions;
-    const int64_t next =
-        (runner_.length() + kBlockPositions - 1) / kBlockPositions * kBlockPositions;
-    if (position > computed_ && whole > next) {
-      FATHOM_RETURN_IF_ERROR(Compute(next));
-      FATHOM_RETURN_IF_ERROR(runner_.Repeat(whole - next));
-    }
-    return Compute(position);
-  }
-
-  // Milliseconds of a step of one token with logits.
-  Result<double> Decode() {
-    const auto begin = std::chrono::steady_clock::now();
-    FATHOM_RETURN_IF_ERROR(
-        runner_.Step({&At(runner_.length()), 1}, SequenceRunner::Logits::kLast, logits_));
-    return MillisecondsSince(begin);
-  }
-
- private:
-  [[nodiscard]] const TokenId& At(int64_t position) const {
-    return tokens_[static_cast<size_t>(position % computed_)];
-  }
-  Status Compute(int64_t end) {
-    std::vector<TokenId> chunk;
-    while (runner_.length() < end) {
-      chunk.clear();
-      const int64_t last = std::min<int64_t>(end, int64_t{runner_.length()} + max_rows_);
-      for (int64_t p = runner_.length(); p < last; ++p) chunk.push_back(At(p));
-      FATHOM_RETURN_IF_ERROR(runner_.Step(chunk, SequenceRunner::Logits::kNone, {}));
-    }
-    return OkStatus();
-  }
-
-  SequenceRunner& runner_;
-  const std::vector<TokenId> tokens_;
-  const int max_rows_;
-  const int64_t computed_;
-  std::vector<float> logits_;
-};
 
 // What the sequence holds against what it was planned to hold at its length, and at most.
 void DescribeMemory(const BlockManager& manager, int64_t length, Report& report) {

@@ -12,14 +12,30 @@ namespace fathom::bench {
 Result<std::unique_ptr<DirectBatch>> DirectBatch::Create(const Checkpoint& checkpoint,
                                                          const LocalEngineOptions& options,
                                                          int max_sequences, int64_t max_positions) {
-  std::unique_ptr<DirectBatch> batch(new DirectBatch);
   const int max_rows = std::max(options.max_batched_tokens, max_sequences);
-  FATHOM_ASSIGN_OR_RETURN(batch->backend_,
+  FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
                           MakeBackend(options.backend, options.numerics, options.num_threads));
-  FATHOM_ASSIGN_OR_RETURN(batch->model_,
-                          Model::Create(checkpoint, *batch->backend_, max_rows, max_positions));
+  FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                          Model::Create(checkpoint, *backend, max_rows, max_positions));
+  FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<DirectBatch> batch,
+                          Create(*model, options, max_sequences, max_positions));
+  batch->backend_ = std::move(backend);
+  batch->own_model_ = std::move(model);
+  return batch;
+}
+
+Result<std::unique_ptr<DirectBatch>> DirectBatch::Create(Model& model,
+                                                         const LocalEngineOptions& options,
+                                                         int max_sequences, int64_t max_positions) {
+  const int max_rows = model.max_rows();
+  if (max_sequences > max_rows) {
+    return InvalidArgument(std::to_string(max_sequences) + " sequences, the model has room for " +
+                           std::to_string(max_rows) + " rows");
+  }
+  std::unique_ptr<DirectBatch> batch(new DirectBatch);
+  batch->model_ = &model;
   FATHOM_ASSIGN_OR_RETURN(const CachePlanner planner,
-                          PlannerFor(checkpoint.config(), options.numerics, options.cache_dtypes));
+                          PlannerFor(model.config(), options.numerics, options.cache_dtypes));
   BlockManagerOptions cache;
   cache.max_sequences = max_sequences;
   cache.max_positions = max_positions;
@@ -55,17 +71,20 @@ Status DirectBatch::Start(std::vector<std::vector<TokenId>> sequences) {
   return OkStatus();
 }
 
-Status DirectBatch::Step(double* forward_ms) {
+Status DirectBatch::Step(int num_sequences, double* forward_ms, ForwardObserver* observer) {
   rows_.clear();
-  for (ScheduledRequest& s : sequences_) rows_.push_back({&s, 1, true});
-  return Forward(rows_, forward_ms);
+  for (ScheduledRequest& s : std::span(sequences_).first(static_cast<size_t>(num_sequences))) {
+    rows_.push_back({&s, 1, true});
+  }
+  return Forward(rows_, forward_ms, observer);
 }
 
 void DirectBatch::Append(std::span<const TokenId> tokens) {
-  for (size_t i = 0; i < sequences_.size(); ++i) sequences_[i].tokens.push_back(tokens[i]);
+  for (size_t i = 0; i < tokens.size(); ++i) sequences_[i].tokens.push_back(tokens[i]);
 }
 
-Status DirectBatch::Forward(std::span<const ScheduledRows> rows, double* forward_ms) {
+Status DirectBatch::Forward(std::span<const ScheduledRows> rows, double* forward_ms,
+                            ForwardObserver* observer) {
   for (const ScheduledRows& r : rows) {
     if (!manager_->Extend(r.request->sequence, r.request->computed + r.num_tokens)) {
       return OutOfMemory("the batch is longer than what it was made for");
@@ -75,8 +94,10 @@ Status DirectBatch::Forward(std::span<const ScheduledRows> rows, double* forward
   const StepPlan& plan = builder_->Build(rows, *manager_);
   const auto begin = std::chrono::steady_clock::now();
   FATHOM_RETURN_IF_ERROR(
-      model_->Forward(plan, {logits_.data(), static_cast<int64_t>(plan.logits_rows.size()),
-                             int64_t{model_->config().vocab_size}}));
+      model_->Forward(plan,
+                      {logits_.data(), static_cast<int64_t>(plan.logits_rows.size()),
+                       int64_t{model_->config().vocab_size}},
+                      observer));
   if (forward_ms != nullptr) *forward_ms = MillisecondsSince(begin);
   for (const ScheduledRows& r : rows) {
     manager_->Commit(r.request->sequence, r.request->tokens);

@@ -1,4 +1,5 @@
-// fathom bench: figures of planning, cache, conversations, long contexts, many streams and servers.
+// fathom bench: figures of models, planning, cache, conversations, long contexts, many streams and
+// servers.
 #include <algorithm>
 #include <iostream>
 #include <limits>
@@ -6,6 +7,7 @@
 
 #include "bench/cache_bench.h"
 #include "bench/context_bench.h"
+#include "bench/model_bench.h"
 #include "bench/step_bench.h"
 #include "bench/streams_bench.h"
 #include "bench/turns_bench.h"
@@ -210,6 +212,63 @@ void AddContext(CLI::App& bench, Action& action) {
   });
 }
 
+void AddModel(CLI::App& bench, Action& action) {
+  struct Options {
+    EngineOptions engine;
+    bench::ModelBenchOptions bench;
+    std::vector<std::string> parts;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App* command =
+      bench.add_subcommand("model", "Prompts, one answer and answers together, and the machine");
+  AddCounts(*command, "--prefill", o->bench.prefill, kMostTokens, "Tokens of prompts");
+  AddCounts(*command, "--contexts", o->bench.contexts, kMostTokens,
+            "Tokens in front of the one answer");
+  AddCounts(*command, "--batch", o->bench.batches, 4096, "Numbers of answers together");
+  AddCount(*command, "--batch-context", o->bench.batch_context, 2, kMostTokens,
+           "Tokens in front of those");
+  command->add_option("--parts", o->parts, "What to measure (default: all three)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"prefill", "decode", "batch"}));
+  AddCount(*command, "--computed-tokens", o->bench.computed_tokens, 256, kMostTokens,
+           "Tokens of a long context that are computed and then repeated; a multiple of 256");
+  AddCount(*command, "--steps", o->bench.num_steps, 1, 65'536, "Decode steps of a repetition");
+  AddRepeats(*command, o->bench.repeats);
+  // No cache options: the caches are those of what is measured.
+  AddModelOption(*command, o->engine.model.model);
+  AddBackendOptions(*command, o->engine.model);
+  AddCacheFormatOptions(*command, o->engine.cache);
+  AddJson(*command, o->json);
+  command->callback([o, command, &action] {
+    action = [o, command] {
+      const auto wants = [&](const std::string& part) {
+        return o->parts.empty() ||
+               std::find(o->parts.begin(), o->parts.end(), part) != o->parts.end();
+      };
+      const bool prefill = wants("prefill"), decode = wants("decode"), batch = wants("batch");
+      // An option that would change nothing is a mistake.
+      const std::vector<std::pair<const char*, bool>> used = {
+          {"--prefill", prefill},     {"--contexts", decode},        {"--batch", batch},
+          {"--batch-context", batch}, {"--computed-tokens", decode}, {"--steps", decode || batch}};
+      for (const auto& [option, is_used] : used) {
+        if (!is_used && command->count(option) > 0) {
+          return Fail(InvalidArgument(std::string(option) + ": belongs to none of --parts"));
+        }
+      }
+      if (!prefill) o->bench.prefill.clear();
+      if (!decode) o->bench.contexts.clear();
+      if (!batch) o->bench.batches.clear();
+      Sort(o->bench.prefill);
+      Sort(o->bench.contexts);
+      Sort(o->bench.batches);
+      const auto model = o->engine.Read(o->bench.engine);
+      if (!model.ok()) return Fail(model.status());
+      return Print(BenchModel(*model, o->bench), o->json);
+    };
+  });
+}
+
 void AddStreams(CLI::App& bench, Action& action) {
   struct Options {
     EngineOptions engine;
@@ -242,6 +301,7 @@ void AddStreams(CLI::App& bench, Action& action) {
 void AddBenchCommand(CLI::App& app, Action& action) {
   CLI::App* bench = app.add_subcommand("bench", "Measure parts of fathom, or a running server");
   bench->require_subcommand(1);
+  AddModel(*bench, action);
   AddStep(*bench, action);
   AddTurns(*bench, action);
   AddContext(*bench, action);
@@ -251,6 +311,7 @@ void AddBenchCommand(CLI::App& app, Action& action) {
   bench->footer(
       "Figures of a release build; docs/benchmarks.md explains them.\n"
       "Examples:\n"
+      "  fathom bench model --prefill 2K --contexts 512,32K --parts prefill,decode\n"
       "  fathom bench step --sequences 256 --contexts 4096,1M\n"
       "  fathom bench streams --streams 1,8,32 --json");
 }

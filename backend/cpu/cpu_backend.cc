@@ -39,13 +39,15 @@ class SizeSum {
  public:
   // Offset of an array of `parts` parts of `count` elements; parts begin on a cache line.
   size_t Add(int64_t parts, int64_t count, size_t element_bytes, int64_t* stride) {
-    const size_t per_line = kAlignment / element_bytes;
+    // Elements that don't fill a cache line (ByteRow) come in arrays of one part only.
+    const size_t per_line = kAlignment % element_bytes == 0 ? kAlignment / element_bytes : 1;
     const size_t padded = (static_cast<size_t>(count) + per_line - 1) / per_line * per_line;
     *stride = static_cast<int64_t>(padded);
     const size_t offset = total_;
     size_t bytes = 0;
     overflow_ |= __builtin_mul_overflow(padded * element_bytes, static_cast<size_t>(parts), &bytes);
-    overflow_ |= __builtin_add_overflow(total_, bytes, &total_);
+    overflow_ |= __builtin_add_overflow(bytes, kAlignment - 1, &bytes);
+    overflow_ |= __builtin_add_overflow(total_, bytes / kAlignment * kAlignment, &total_);
     return offset;
   }
   [[nodiscard]] bool overflow() const { return overflow_; }
@@ -81,19 +83,34 @@ Status CpuBackend::Scratch::Allocate(const BackendLimits& new_limits, int num_th
   const auto place_all = [&] {
     const int64_t items = int64_t{l.max_rows} * (l.max_experts_per_token + 1);
     const int64_t expert_cols = std::max(l.max_cols, l.max_expert_width);
+    // Whole vectors, as PermuteInput wants them.
+    const auto padded = [](int64_t cols) {
+      return (cols + cpu::kMaxLanes - 1) / cpu::kMaxLanes * cpu::kMaxLanes;
+    };
     sum = SizeSum();
-    place(inputs, l.max_rows, l.max_cols);
+    place(float_inputs, l.max_rows, padded(l.max_cols));
+    place(e4m3_inputs, l.max_rows, padded(l.max_cols));
+    place(byte_inputs, l.max_rows, padded(l.max_cols));
+    place(float_rows, 1, l.max_rows);
+    place(e4m3_rows, 1, l.max_rows);
+    place(byte_rows, 1, l.max_rows);
+    place(head_inputs, l.max_rows, l.max_cols);
     place(mixes, l.max_rows, kMixStride);
     place(router_scores, l.max_rows, l.max_experts);
-    place(moe_hidden, items, l.max_expert_width);
+    place(moe_hidden, items, padded(l.max_expert_width));
+    place(item_rows, 1, items);
+    place(item_bytes, 1, items);
     place(moe_weights, 1, items);
     place(moe_tokens, 1, items);
     place(moe_begin, 1, int64_t{l.max_experts} + 2);
     place(moe_active, 1, int64_t{l.max_experts} + 1);
+    place(moe_by_size, 1, int64_t{l.max_experts} + 1);
     place(index_queries, kIndexRows, int64_t{l.max_heads} * l.max_head_dim);
     place(index_weights, kIndexRows, l.max_heads);
     place(index_scores, 1, score_capacity);
-    place(thread_weights, num_threads, 2 * cpu::kRowBlock * expert_cols);
+    place(thread_products, num_threads, cpu::ProductScratch(expert_cols));
+    place(thread_sums, num_threads, cpu::kSumInputs * cpu::kSumStride);
+    place(thread_row, num_threads, padded(expert_cols));
     place(thread_window, num_threads, int64_t{kWindowRows} * l.max_head_dim);
     place(thread_tile, num_threads, int64_t{cpu::kTile} * l.max_head_dim);
     place(thread_softmax, num_threads, int64_t{2} * kQueryBlock * l.max_heads);

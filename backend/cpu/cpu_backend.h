@@ -1,16 +1,17 @@
 // CpuBackend: every operation threaded and vectorised, on host memory. The default backend.
 //
-// Weights are used as stored: a block of rows is decoded to fp32 once per step, exactly, and
-// multiplied with all tokens of the step. Sums are fp32. Results are the same, bit for bit, for any
-// number of threads, any number of rows in a step and any neighbours in the batch; they differ
-// between instruction sets (and from the reference) by the order of sums.
-// Single-threaded like every Backend: one owner calls the operations and they run on the pool.
-// Operations allocate nothing; all scratch memory is laid out in Prepare.
+// Weights are used as stored. FP4 rows are multiplied with their e4m3 inputs as integers,
+// everything else as floats, decoded on the way; sums over groups, or products, are fp32. Results
+// are the same, bit for bit, for any number of threads, any number of rows in a step and any
+// neighbours in the batch; they differ between instruction sets (and from the reference) by the
+// order of sums. Single-threaded like every Backend: one owner calls the operations and they run on
+// the pool. Operations allocate nothing; all scratch memory is laid out in Prepare.
 #pragma once
 
 #include <memory>
 
 #include "backend/backend.h"
+#include "backend/cpu/products.h"
 #include "base/parallel.h"
 
 namespace fathom {
@@ -56,19 +57,32 @@ class CpuBackend final : public Backend {
   template <typename Body>
   void ForEach(int64_t n, int64_t work, const Body& body);
 
-  // The input that a weight takes: x itself, or its e4m3 values in scratch memory.
-  TensorView<const float> QuantisedInput(TensorView<const float> x);
+  // What a weight takes as its input in these numerics.
+  enum class InputForm {
+    kFloats,  // as it is
+    kE4m3,    // official e4m3 values, as floats
+    kBytes,   // the same values as digits, for FP4 weights
+  };
+  [[nodiscard]] InputForm FormOf(const WeightView& weight) const;
 
-  // Multiplies rows [row, row + num_rows) (at most kRowBlock) of `weight` with `n` inputs and calls
-  // emit(first, count, sums) for chunks of them; sums is [count][kRowBlock].
-  template <typename Input, typename Emit>
-  void MultiplyRows(const WeightView& weight, int row, int num_rows, int64_t n, const Input& input,
+  // Rows of x in that form, in scratch memory that the next call for the same form overwrites.
+  cpu::InputRows PrepareInput(TensorView<const float> x, InputForm form);
+  // One row of `cols` floats, in place: what an input row of that form is in memory.
+  void PrepareRow(std::span<float> x, InputForm form, bool permute, int thread, cpu::ByteRow* row);
+
+  // Multiplies the rows of `a` and `b` with inputs and calls emit(first, count, sums) for chunks of
+  // them; sums is as cpu::Multiply leaves it.
+  template <typename Emit>
+  void MultiplyRows(const cpu::RowRange& a, const cpu::RowRange& b, const cpu::InputRows& x,
                     int thread, const Emit& emit);
 
-  // out = x . weight, rounded to bf16 if asked; x is already what the weight takes. Rows of `out`
-  // may be longer than the weight's rows.
-  void Multiply(TensorView<const float> x, const WeightView& weight, bool round,
+  // out = x . weight, rounded to bf16 if asked; x has the weight's form. Rows of `out` may be
+  // longer than the weight's rows.
+  void Multiply(const cpu::InputRows& x, const WeightView& weight, bool round,
                 TensorView<float> out);
+  // The same for rows [row, row + num_rows) of the weight.
+  void MultiplySlice(const cpu::InputRows& x, const WeightView& weight, int row, int num_rows,
+                     bool round, TensorView<float> out);
 
   std::unique_ptr<ThreadPool> own_pool_;
   ThreadPool& pool_;

@@ -11,7 +11,7 @@ Status CpuBackend::DoHead(const HeadArgs& args) {
   const auto hc = static_cast<size_t>(args.hc.dim(1));
   FATHOM_RETURN_IF_ERROR(Fits("head: rows", m, scratch_->limits.max_rows));
   FATHOM_RETURN_IF_ERROR(Fits("head: columns", width, scratch_->limits.max_cols));
-  const TensorView<float> x(scratch_->inputs.data(), m, width);
+  const TensorView<float> x(scratch_->head_inputs.data(), m, width);
   ForEach(m, 16 * args.hc.row_size(), [&](int64_t i, int) {
     const std::span<const float> copies = args.hc.row(args.rows[static_cast<size_t>(i)]);
     const float rho = cpu::InverseRms(copies, args.norm_eps);
@@ -28,7 +28,7 @@ Status CpuBackend::DoHead(const HeadArgs& args) {
     cpu::ScaleRow(y, args.norm_weight.data(), cpu::InverseRms(y, args.norm_eps), official(),
                   y.data());
   });
-  Multiply(x, args.head, /*round=*/false, args.logits);
+  Multiply(PrepareInput(x, FormOf(args.head)), args.head, /*round=*/false, args.logits);
   return OkStatus();
 }
 

@@ -16,29 +16,23 @@ Status CpuBackend::DoInverseRopeOut(const InverseRopeOutArgs& args) {
     }
   });
 
-  // Row blocks end at the end of a group: its rows share one slice of the heads.
+  // The rows of a group share one slice of the heads, which fp8 weights take unrounded.
   const int rank = args.wo_a.rows / args.groups;
-  const int blocks = (rank + cpu::kRowBlock - 1) / cpu::kRowBlock;
   const int64_t width = args.wo_a.cols;
-  ForEach(int64_t{args.groups} * blocks, cpu::kRowBlock * width * (n + 2),
-          [&](int64_t task, int thread) {
-            const auto group = static_cast<int>(task / blocks);
-            const int in_group = static_cast<int>(task % blocks) * cpu::kRowBlock;
-            const int row = group * rank + in_group;
-            const int num_rows = std::min(cpu::kRowBlock, rank - in_group);
-            MultiplyRows(
-                args.wo_a, row, num_rows, n,
-                [&](int64_t i) { return args.o.row(i).data() + group * width; }, thread,
-                [&](int64_t first, int count, float* sums) {
-                  if (official()) {
-                    cpu::RoundBf16({sums, static_cast<size_t>(count) * cpu::kRowBlock}, sums);
-                  }
-                  for (int i = 0; i < count; ++i) {
-                    std::memcpy(args.out.row(first + i).data() + row, sums + i * cpu::kRowBlock,
-                                static_cast<size_t>(num_rows) * sizeof(float));
-                  }
-                });
-          });
+  for (int group = 0; group < args.groups; ++group) {
+    const float** rows = scratch_->float_rows.data();
+    cpu::InputRows x{rows, nullptr, nullptr, n};
+    if (n > cpu::kDirectInputs) x = {nullptr, rows, nullptr, n};
+    ForEach(n, x.permuted == nullptr ? 1 : 4 * width, [&](int64_t i, int) {
+      const float* slice = args.o.row(i).data() + group * width;
+      rows[i] = slice;
+      if (x.permuted == nullptr) return;
+      float* permuted = scratch_->float_inputs.part(i);
+      cpu::PermuteInput({slice, static_cast<size_t>(width)}, permuted);
+      rows[i] = permuted;
+    });
+    MultiplySlice(x, args.wo_a, group * rank, rank, official(), args.out);
+  }
   return OkStatus();
 }
 

@@ -33,12 +33,31 @@ inline constexpr int kRowBlock = 16;
 // [num_rows][cols].
 void DecodeRows(const WeightView& weight, int row, int num_rows, float* out);
 
+// The products below are fp32 sums in one order: lane l of a vector sums the products at cols l,
+// l + L, l + 2L, ... in turn (L lanes), then the lanes are halved until one is left.
+
 // out[i * out_stride + r] = w_r . x_i for r < num_rows <= kRowBlock, i < num_x. Row r begins at
-// w + r * cols. fp32: lane l of a vector sums the products at cols l, l + L, l + 2L, ... in turn (L
-// lanes), then the lanes are halved until one is left. Elements of `out` up to the next multiple of
-// four rows are overwritten as well.
+// w + r * cols. Elements of `out` up to the next multiple of four rows are overwritten as well.
 void DotBlock(const float* w, int num_rows, int64_t cols, const float* const* x, int num_x,
               float* out, int64_t out_stride);
+
+// The same for rows as they are stored, decoded on the way; meant for few inputs. `scratch` has
+// room for four decoded rows (for codes that need the scalar way).
+void DotStored(const WeightView& weight, int row, int num_rows, const float* const* x, int num_x,
+               float* scratch, float* out, int64_t out_stride);
+
+// The same for many inputs, from panels of 2 * PanelLanes() decoded rows:
+// [lanes of the sum, in the order in which they are halved][steps][2 * PanelLanes()], where steps
+// is cols / PanelLanes(), rounded up. Columns behind the last are zeros.
+int PanelLanes();
+// One half of a panel: num_rows <= PanelLanes() rows, the last one repeated. The other half begins
+// PanelLanes() floats later. `scratch` has room for PanelLanes() decoded rows.
+void PackPanel(const WeightView& weight, int row, int num_rows, float* scratch, float* out);
+// x in the order of a panel's columns; out has steps * PanelLanes() floats.
+void PermuteInput(std::span<const float> x, float* out);
+// out[i * out_stride + r] for r < 2 * PanelLanes(); x[i] comes from PermuteInput.
+void DotPanel(const float* panel, int64_t cols, const float* const* x, int num_x, float* out,
+              int64_t out_stride);
 
 // out = the values of x after official e4m3 quantisation in groups of 64 or 128; like SimulateE4m3.
 // out may be x.
@@ -64,6 +83,14 @@ void SplitE4m3Row(std::span<const float> x, const ByteRowBuffer& out);
 // x as signed bytes with one fp32 scale per group, amax / 127: for FP4 weights (kFp4Group), or for
 // int8 ones (kInt8Group). Lossy. Only first, bias and scale are written.
 void Int8Row(std::span<const float> x, int group, const ByteRowBuffer& out);
+
+// One expert's hidden row: out[i] = bf16(silu(g) * u * weight) with g and u rounded to bf16 first,
+// g cut to at most `limit` and u to +-limit (0: no limit); nothing rounds without `round`.
+void SwigluRow(const float* gate, const float* up, int n, float limit, float weight, bool round,
+               float* out);
+
+// out[i] += x[i].
+void AddRow(std::span<const float> x, float* out);
 
 // out = bf16(x), as floats; out may be x.
 void RoundBf16(std::span<const float> x, float* out);

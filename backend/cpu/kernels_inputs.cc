@@ -13,6 +13,7 @@
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "hwy/highway.h"
+#include "hwy/contrib/math/math-inl.h"
 #include "backend/cpu/simd-inl.h"
 #include "backend/cpu/quantise-inl.h"
 // clang-format on
@@ -113,6 +114,34 @@ void Int8Row(std::span<const float> x, int group, const ByteRowBuffer& out) {
   }
 }
 
+void SwigluRow(const float* gate, const float* up, int n, float limit, float weight, bool round,
+               float* out) {
+  const VF one = hn::Set(df, 1.0f);
+  const VF factor = hn::Set(df, weight);
+  ForVectors(n, [&](int64_t i, auto load, auto store) HWY_ATTR {
+    VF g = load(gate + i);
+    VF u = load(up + i);
+    if (round) {
+      g = Bf16Round(g);
+      u = Bf16Round(u);
+    }
+    if (limit > 0.0f) {
+      // NaN stays NaN: as the first operand it would be replaced.
+      g = hn::Min(hn::Set(df, limit), g);
+      u = hn::Max(hn::Set(df, -limit), hn::Min(hn::Set(df, limit), u));
+    }
+    const VF silu = hn::Div(g, hn::Add(one, hn::Exp(df, hn::Neg(g))));
+    const VF product = hn::Mul(hn::Mul(silu, u), factor);
+    store(round ? Bf16Round(product) : product, out + i);
+  });
+}
+
+void AddRow(std::span<const float> x, float* out) {
+  ForVectors(static_cast<int64_t>(x.size()), [&](int64_t i, auto load, auto store) HWY_ATTR {
+    store(hn::Add(load(out + i), load(x.data() + i)), out + i);
+  });
+}
+
 }  // namespace fathom::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -121,6 +150,8 @@ namespace fathom::cpu {
 
 HWY_EXPORT(SplitE4m3Row);
 HWY_EXPORT(Int8Row);
+HWY_EXPORT(SwigluRow);
+HWY_EXPORT(AddRow);
 
 void SplitE4m3Row(std::span<const float> x, const ByteRowBuffer& out) {
   HWY_DYNAMIC_DISPATCH(SplitE4m3Row)(x, out);
@@ -128,6 +159,13 @@ void SplitE4m3Row(std::span<const float> x, const ByteRowBuffer& out) {
 void Int8Row(std::span<const float> x, int group, const ByteRowBuffer& out) {
   HWY_DYNAMIC_DISPATCH(Int8Row)(x, group, out);
 }
+
+void SwigluRow(const float* gate, const float* up, int n, float limit, float weight, bool round,
+               float* out) {
+  HWY_DYNAMIC_DISPATCH(SwigluRow)(gate, up, n, limit, weight, round, out);
+}
+
+void AddRow(std::span<const float> x, float* out) { HWY_DYNAMIC_DISPATCH(AddRow)(x, out); }
 
 }  // namespace fathom::cpu
 #endif  // HWY_ONCE

@@ -3,50 +3,98 @@
 
 namespace fathom {
 
-TensorView<const float> CpuBackend::QuantisedInput(TensorView<const float> x) {
-  const int64_t cols = x.dim(1);
-  float* out = scratch_->inputs.data();
-  ForEach(x.dim(0), cols,
-          [&](int64_t i, int) { cpu::QuantiseE4m3Groups(x.row(i), 128, out + i * cols); });
-  return {out, x.dim(0), cols};
+CpuBackend::InputForm CpuBackend::FormOf(const WeightView& weight) const {
+  if (!official() || !weight.quantised()) return InputForm::kFloats;
+  return weight.dtype == DType::kI8 ? InputForm::kBytes : InputForm::kE4m3;
 }
 
-void CpuBackend::Multiply(TensorView<const float> x, const WeightView& weight, bool round,
-                          TensorView<float> out) {
+void CpuBackend::PrepareRow(std::span<float> x, InputForm form, bool permute, int thread,
+                            cpu::ByteRow* row) {
+  float* copy = scratch_->thread_row.part(thread);
+  const auto copied = [&] { return std::span<const float>(copy, x.size()); };
+  if (form == InputForm::kBytes) {
+    std::copy(x.begin(), x.end(), copy);
+    const cpu::ByteRowBuffer slot = ByteSlot(x.data(), static_cast<int64_t>(x.size()));
+    cpu::SplitE4m3Row(copied(), slot);
+    *row = {slot.first,      slot.second,    slot.third, slot.bias,
+            slot.third_bias, slot.has_third, slot.scale};
+    return;
+  }
+  if (form == InputForm::kE4m3) cpu::QuantiseE4m3Groups(x, 128, x.data());
+  if (!permute) return;
+  std::copy(x.begin(), x.end(), copy);
+  cpu::PermuteInput(copied(), x.data());
+}
+
+cpu::InputRows CpuBackend::PrepareInput(TensorView<const float> x, InputForm form) {
+  const int64_t n = x.dim(0);
+  const int64_t cols = x.dim(1);
+  const bool permute = n > cpu::kDirectInputs;
+  Scratch& scratch = *scratch_;
+  const float** floats =
+      form == InputForm::kE4m3 ? scratch.e4m3_rows.data() : scratch.float_rows.data();
+  cpu::ByteRow* bytes = scratch.byte_rows.data();
+  if (form == InputForm::kFloats && !permute) {
+    for (int64_t i = 0; i < n; ++i) floats[i] = x.row(i).data();
+    return {floats, nullptr, nullptr, n};
+  }
+  const auto& rows = form == InputForm::kBytes  ? scratch.byte_inputs
+                     : form == InputForm::kE4m3 ? scratch.e4m3_inputs
+                                                : scratch.float_inputs;
+  ForEach(n, 4 * cols, [&](int64_t i, int thread) {
+    float* row = rows.part(i);
+    std::copy_n(x.row(i).data(), cols, row);
+    PrepareRow({row, static_cast<size_t>(cols)}, form, permute, thread, bytes + i);
+    floats[i] = row;
+  });
+  if (form == InputForm::kBytes) return {nullptr, nullptr, bytes, n};
+  return {permute ? nullptr : floats, permute ? floats : nullptr, nullptr, n};
+}
+
+void CpuBackend::MultiplySlice(const cpu::InputRows& x, const WeightView& weight, int row,
+                               int num_rows, bool round, TensorView<float> out) {
   // Narrow weights (a router of 16 experts) leave few row blocks, so long steps are split as well.
-  // Each part decodes the rows again, which is a small share of 256 products.
-  constexpr int64_t kRowsPerTask = 256;
-  const int64_t parts = (x.dim(0) + kRowsPerTask - 1) / kRowsPerTask;
-  const int64_t blocks = (weight.rows + cpu::kRowBlock - 1) / cpu::kRowBlock;
-  const int64_t rows_each = std::min(kRowsPerTask, x.dim(0));
-  ForEach(blocks * parts, cpu::kRowBlock * weight.cols * (rows_each + 2),
+  constexpr int64_t kInputsPerTask = cpu::kSumInputs;
+  constexpr int kRows = 2 * cpu::kRowBlock;
+  const int64_t parts = (x.n + kInputsPerTask - 1) / kInputsPerTask;
+  const int64_t blocks = (num_rows + kRows - 1) / kRows;
+  const int64_t inputs_each = std::min(kInputsPerTask, x.n);
+  ForEach(blocks * parts, kRows * int64_t{weight.cols} * (inputs_each + 2),
           [&](int64_t task, int thread) {
-            const int row = static_cast<int>(task / parts) * cpu::kRowBlock;
-            const int num_rows = std::min(cpu::kRowBlock, weight.rows - row);
-            const int64_t begin = task % parts * kRowsPerTask;
-            const int64_t n = std::min(kRowsPerTask, x.dim(0) - begin);
-            MultiplyRows(
-                weight, row, num_rows, n, [&](int64_t i) { return x.row(begin + i).data(); },
-                thread,
-                [&](int64_t first, int count, float* sums) {
-                  if (round) {
-                    cpu::RoundBf16({sums, static_cast<size_t>(count) * cpu::kRowBlock}, sums);
-                  }
-                  for (int i = 0; i < count; ++i) {
-                    std::memcpy(out.row(begin + first + i).data() + row, sums + i * cpu::kRowBlock,
-                                static_cast<size_t>(num_rows) * sizeof(float));
-                  }
-                });
+            const int first_row = static_cast<int>(task / parts) * kRows;
+            const int count = std::min(kRows, num_rows - first_row);
+            const int64_t begin = task % parts * kInputsPerTask;
+            const int64_t n = std::min(kInputsPerTask, x.n - begin);
+            const cpu::RowRange a = {&weight, row + first_row, std::min(cpu::kRowBlock, count)};
+            cpu::RowRange b;
+            if (count > cpu::kRowBlock) {
+              b = {&weight, a.row + cpu::kRowBlock, count - cpu::kRowBlock};
+            }
+            MultiplyRows(a, b, x.Part(begin, n), thread, [&](int64_t first, int num, float* sums) {
+              for (int i = 0; i < num; ++i, sums += cpu::kSumStride) {
+                float* to = out.row(begin + first + i).data() + row + first_row;
+                if (round) cpu::RoundBf16({sums, cpu::kSumStride}, sums);
+                std::copy_n(sums, count, to);
+              }
+            });
           });
+}
+
+void CpuBackend::Multiply(const cpu::InputRows& x, const WeightView& weight, bool round,
+                          TensorView<float> out) {
+  MultiplySlice(x, weight, 0, weight.rows, round, out);
 }
 
 Status CpuBackend::DoLinear(const LinearArgs& args) {
   FATHOM_RETURN_IF_ERROR(Fits("linear: rows", args.x.dim(0), scratch_->limits.max_rows));
   FATHOM_RETURN_IF_ERROR(Fits("linear: columns", args.x.dim(1), scratch_->limits.max_cols));
-  const bool quantise = official() && args.first.weight.quantised();
-  const TensorView<const float> x = quantise ? QuantisedInput(args.x) : args.x;
+  cpu::InputRows x;
+  InputForm prepared{};
   for (const LinearOutput* y : {&args.first, &args.second}) {
     if (y->weight.empty()) continue;
+    const InputForm form = FormOf(y->weight);
+    if (y == &args.first || form != prepared) x = PrepareInput(args.x, form);
+    prepared = form;
     Multiply(x, y->weight, args.round_output && official(), y->out);
   }
   return OkStatus();

@@ -3,11 +3,13 @@
 // An item is one (token, expert) pair. Items are sorted by expert, tokens in order; the shared
 // expert's follow as a last group with every token in it. Three loops:
 //   1. (group, row block of w1 and w3): gate, up and the product h of all items of the group;
-//   2. items: h rounded to e4m3 for w2;
+//   groups
+//      with most items come first;
+//   2. items: h in the form that w2 takes;
 //   3. row blocks of w2, groups ascending inside: y added to the tokens' outputs. One task owns its
 //      channels of all tokens, so every sum runs over experts in ascending order, whoever computes
 //      it.
-#include <cmath>
+#include <algorithm>
 
 #include "backend/cpu/scratch.h"
 #include "base/formats.h"
@@ -29,10 +31,8 @@ Status CpuBackend::DoMoe(const MoeArgs& args) {
   const auto num_experts = static_cast<int32_t>(args.routed.size());
   const BackendLimits& limits = scratch_->limits;
   int max_width = args.shared.w1.rows;
-  bool any_quantised = args.shared.w1.quantised();
   for (const ExpertWeights& e : args.routed) {
     max_width = std::max(max_width, e.w1.rows);
-    any_quantised = any_quantised || e.w1.quantised();
   }
   FATHOM_RETURN_IF_ERROR(Fits("moe: rows", n, limits.max_rows));
   FATHOM_RETURN_IF_ERROR(Fits("moe: columns", dim, limits.max_cols));
@@ -72,87 +72,95 @@ Status CpuBackend::DoMoe(const MoeArgs& args) {
   const auto items_of = [&](int32_t e) { return Item{begin[e], begin[e + 1] - begin[e]}; };
   const int64_t items_each = num_active == 0 ? 0 : n * (k + 1) / num_active + 1;
 
-  const TensorView<const float> quantised =
-      official() && any_quantised ? QuantisedInput(args.x) : args.x;
+  // x in every form that an expert takes, and each item's row of it.
+  const float** rows = scratch_->item_rows.data();
+  cpu::ByteRow* bytes = scratch_->item_bytes.data();
+  bool needed[3] = {};
+  for (int64_t a = 0; a < num_active; ++a) {
+    needed[static_cast<size_t>(FormOf(expert(active[a]).w1))] = true;
+  }
+  cpu::InputRows inputs[3];
+  for (size_t form = 0; form < 3; ++form) {
+    if (needed[form]) inputs[form] = PrepareInput(args.x, static_cast<InputForm>(form));
+  }
+  for (int64_t a = 0; a < num_active; ++a) {
+    const InputForm form = FormOf(expert(active[a]).w1);
+    const cpu::InputRows& x = inputs[static_cast<size_t>(form)];
+    for (int64_t i = begin[active[a]]; i < begin[active[a] + 1]; ++i) {
+      if (form == InputForm::kBytes) {
+        bytes[i] = x.bytes[tokens[i]];
+      } else {
+        rows[i] = (x.floats != nullptr ? x.floats : x.permuted)[tokens[i]];
+      }
+    }
+  }
+  // Steps of a few tokens multiply stored rows, longer ones panels, whatever a group's size.
+  const bool permute = n > cpu::kDirectInputs;
+  const auto input_rows = [&](Item items, InputForm form) -> cpu::InputRows {
+    if (form == InputForm::kBytes) return {nullptr, nullptr, bytes + items.begin, items.count};
+    const float* const* first = rows + items.begin;
+    return {permute ? nullptr : first, permute ? first : nullptr, nullptr, items.count};
+  };
+
+  int32_t* by_size = scratch_->moe_by_size.data();
+  std::copy_n(active, num_active, by_size);
+  std::sort(by_size, by_size + num_active, [&](int32_t a, int32_t b) {
+    const int64_t count_a = items_of(a).count, count_b = items_of(b).count;
+    return count_a != count_b ? count_a > count_b : a < b;
+  });
   const int64_t blocks = (max_width + cpu::kRowBlock - 1) / cpu::kRowBlock;
   ForEach(num_active * blocks, 2 * cpu::kRowBlock * dim * (items_each + 2),
           [&](int64_t task, int thread) {
-            const int32_t e = active[task / blocks];
+            const int32_t e = by_size[task / blocks];
             const ExpertWeights& w = expert(e);
             const int row = static_cast<int>(task % blocks) * cpu::kRowBlock;
             if (row >= w.w1.rows) return;
             const int num_rows = std::min(cpu::kRowBlock, w.w1.rows - row);
             const Item items = items_of(e);
-            const TensorView<const float>& x = w.w1.quantised() ? quantised : args.x;
-            float* gate_rows = scratch_->thread_weights.part(thread);
-            float* up_rows = gate_rows + int64_t{cpu::kRowBlock} * dim;
-            cpu::DecodeRows(w.w1, row, num_rows, gate_rows);
-            cpu::DecodeRows(w.w3, row, num_rows, up_rows);
-            alignas(64) float gate[kInputChunk * cpu::kRowBlock];
-            alignas(64) float up[kInputChunk * cpu::kRowBlock];
-            const float* inputs[kInputChunk];
-            for (int64_t first = 0; first < items.count; first += kInputChunk) {
-              const int count =
-                  static_cast<int>(std::min<int64_t>(kInputChunk, items.count - first));
-              for (int i = 0; i < count; ++i) {
-                inputs[i] = x.row(tokens[items.begin + first + i]).data();
-              }
-              cpu::DotBlock(gate_rows, num_rows, dim, inputs, count, gate, cpu::kRowBlock);
-              cpu::DotBlock(up_rows, num_rows, dim, inputs, count, up, cpu::kRowBlock);
-              for (int i = 0; i < count; ++i) {
-                const int64_t item = items.begin + first + i;
-                float* h = scratch_->moe_hidden.part(item) + row;
-                for (int r = 0; r < num_rows; ++r) {
-                  float g = gate[i * cpu::kRowBlock + r];
-                  float u = up[i * cpu::kRowBlock + r];
-                  if (official()) {
-                    g = RoundToBf16(g);
-                    u = RoundToBf16(u);
-                  }
-                  if (args.swiglu_limit > 0.0f) {
-                    g = std::min(g, args.swiglu_limit);
-                    u = std::clamp(u, -args.swiglu_limit, args.swiglu_limit);
-                  }
-                  const float product = g / (1.0f + std::exp(-g)) * u * weights[item];
-                  h[r] = official() ? RoundToBf16(product) : product;
-                }
-              }
-            }
+            MultiplyRows({&w.w1, row, num_rows}, {&w.w3, row, num_rows},
+                         input_rows(items, FormOf(w.w1)), thread,
+                         [&](int64_t first, int count, const float* sums) {
+                           for (int i = 0; i < count; ++i, sums += cpu::kSumStride) {
+                             const int64_t item = items.begin + first + i;
+                             cpu::SwigluRow(sums, sums + cpu::kRowBlock, num_rows,
+                                            args.swiglu_limit, weights[item], official(),
+                                            scratch_->moe_hidden.part(item) + row);
+                           }
+                         });
           });
 
-  if (official()) {
-    for (int64_t a = 0; a < num_active; ++a) {
-      const WeightView& w2 = expert(active[a]).w2;
-      if (!w2.quantised()) continue;
-      const Item items = items_of(active[a]);
-      ForEach(items.count, w2.cols, [&](int64_t i, int) {
-        float* h = scratch_->moe_hidden.part(items.begin + i);
-        cpu::QuantiseE4m3Groups({h, static_cast<size_t>(w2.cols)}, 128, h);
-      });
-    }
-  }
+  ForEach(n * (k + 1), 4 * int64_t{max_width}, [&](int64_t item, int thread) {
+    const auto e = static_cast<int32_t>(
+        std::upper_bound(begin, begin + num_experts + 1, static_cast<int32_t>(item)) - begin - 1);
+    const WeightView& w2 = expert(e).w2;
+    float* hidden = scratch_->moe_hidden.part(item);
+    rows[item] = hidden;
+    PrepareRow({hidden, static_cast<size_t>(w2.cols)}, FormOf(w2), permute, thread, bytes + item);
+  });
 
-  const int64_t out_blocks = (dim + cpu::kRowBlock - 1) / cpu::kRowBlock;
-  ForEach(out_blocks, cpu::kRowBlock * int64_t{max_width} * (n * (k + 1) + 2 * num_active),
+  constexpr int kRows = 2 * cpu::kRowBlock;
+  ForEach((dim + kRows - 1) / kRows, kRows * int64_t{max_width} * (n * (k + 1) + 2 * num_active),
           [&](int64_t block, int thread) {
-            const int row = static_cast<int>(block) * cpu::kRowBlock;
-            const int num_rows = static_cast<int>(std::min<int64_t>(cpu::kRowBlock, dim - row));
+            const int row = static_cast<int>(block) * kRows;
+            const int num_rows = static_cast<int>(std::min<int64_t>(kRows, dim - row));
             for (int64_t i = 0; i < n; ++i)
               std::fill_n(args.out.row(i).data() + row, num_rows, 0.0f);
             for (int64_t a = 0; a < num_active; ++a) {
               const Item items = items_of(active[a]);
-              MultiplyRows(
-                  expert(active[a]).w2, row, num_rows, items.count,
-                  [&](int64_t i) { return scratch_->moe_hidden.part(items.begin + i); }, thread,
-                  [&](int64_t first, int count, float* sums) {
-                    if (official()) {
-                      cpu::RoundBf16({sums, static_cast<size_t>(count) * cpu::kRowBlock}, sums);
-                    }
-                    for (int i = 0; i < count; ++i) {
-                      float* out = args.out.row(tokens[items.begin + first + i]).data() + row;
-                      for (int r = 0; r < num_rows; ++r) out[r] += sums[i * cpu::kRowBlock + r];
-                    }
-                  });
+              const WeightView& w2 = expert(active[a]).w2;
+              const cpu::RowRange first_rows = {&w2, row, std::min(cpu::kRowBlock, num_rows)};
+              cpu::RowRange rest;
+              if (num_rows > cpu::kRowBlock) {
+                rest = {&w2, row + cpu::kRowBlock, num_rows - cpu::kRowBlock};
+              }
+              MultiplyRows(first_rows, rest, input_rows(items, FormOf(w2)), thread,
+                           [&](int64_t first, int count, float* sums) {
+                             for (int i = 0; i < count; ++i, sums += cpu::kSumStride) {
+                               if (official()) cpu::RoundBf16({sums, kRows}, sums);
+                               float* out = args.out.row(tokens[items.begin + first + i]).data();
+                               cpu::AddRow({sums, static_cast<size_t>(num_rows)}, out + row);
+                             }
+                           });
             }
             if (!official()) return;
             for (int64_t i = 0; i < n; ++i) {

@@ -69,7 +69,7 @@ Status CpuBackend::DoRoute(const RouteArgs& args) {
     }
   }
   const TensorView<float> scores(scratch_->router_scores.data(), n, args.gate.rows);
-  Multiply(args.x, args.gate, /*round=*/false, scores);
+  Multiply(PrepareInput(args.x, FormOf(args.gate)), args.gate, /*round=*/false, scores);
   // Logarithms and exponentials cost far more than products.
   ForEach(n, args.gate.rows * 256, [&](int64_t i, int) {
     const std::span<float> p = scores.row(i);

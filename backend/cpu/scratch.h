@@ -7,6 +7,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/products.h"
 #include "backend/cpu/topk.h"
 
 namespace fathom {
@@ -16,8 +17,6 @@ inline constexpr int kQueryBlock = 16;
 inline constexpr int kWindowRows = 192;
 // Queries whose index scores are in memory together.
 inline constexpr int kIndexRows = 64;
-// Inputs whose products with one row block are made before they are written out.
-inline constexpr int kInputChunk = 64;
 
 // One allocation, cut into arrays; sizes are functions of the limits. Arrays named `thread_*` hold
 // one part per thread.
@@ -39,21 +38,33 @@ struct CpuBackend::Scratch {
   int64_t max_entries = 0;     // compressed entries that an indexer may score
   int64_t score_capacity = 0;  // floats in index_scores
 
-  Array<float> inputs;          // [max_rows][max_cols]
-  Array<float> mixes;           // [max_rows][kMixStride] hyper-connection products
-  Array<float> router_scores;   // [max_rows][max_experts, rounded up]
-  Array<float> moe_hidden;      // [max_rows * (experts per token + 1)][max_expert_width]
-  Array<float> moe_weights;     // one per item, see moe.cc
-  Array<int32_t> moe_tokens;    // one per item
-  Array<int32_t> moe_begin;     // [max_experts + 2]
-  Array<int32_t> moe_active;    // [max_experts + 1]
-  Array<float> index_queries;   // [kIndexRows][max_heads * max_head_dim]
-  Array<float> index_weights;   // [kIndexRows][max_heads]
-  Array<float> index_scores;    // [score_capacity]
-  Array<float> thread_weights;  // [2][kRowBlock][max_cols]
-  Array<float> thread_window;   // [kWindowRows][max_head_dim]
-  Array<float> thread_tile;     // [kTile][max_head_dim]
-  Array<float> thread_softmax;  // [2][kQueryBlock][max_heads]
+  // Inputs of products, see PrepareInput: as they are, as e4m3 values, as bytes of FP4 weights.
+  Array<float> float_inputs;       // [max_rows][max_cols, rounded up]
+  Array<float> e4m3_inputs;        // the same
+  Array<float> byte_inputs;        // the same; see ByteSlot
+  Array<const float*> float_rows;  // [max_rows]
+  Array<const float*> e4m3_rows;   // [max_rows]
+  Array<cpu::ByteRow> byte_rows;   // [max_rows]
+  Array<float> head_inputs;        // [max_rows][max_cols]
+  Array<float> mixes;              // [max_rows][kMixStride] hyper-connection products
+  Array<float> router_scores;      // [max_rows][max_experts, rounded up]
+  Array<float> moe_hidden;         // [items][max_expert_width, rounded up]; floats or ByteSlots
+  Array<const float*> item_rows;   // one per item: inputs of w1 and w3, then of w2
+  Array<cpu::ByteRow> item_bytes;  // the same
+  Array<float> moe_weights;        // one per item, see moe.cc
+  Array<int32_t> moe_tokens;       // one per item
+  Array<int32_t> moe_begin;        // [max_experts + 2]
+  Array<int32_t> moe_active;       // [max_experts + 1]
+  Array<int32_t> moe_by_size;      // [max_experts + 1]
+  Array<float> index_queries;      // [kIndexRows][max_heads * max_head_dim]
+  Array<float> index_weights;      // [kIndexRows][max_heads]
+  Array<float> index_scores;       // [score_capacity]
+  Array<float> thread_products;    // for cpu::Multiply
+  Array<float> thread_sums;        // [kSumInputs][kSumStride]
+  Array<float> thread_row;         // [max_cols, rounded up]
+  Array<float> thread_window;      // [kWindowRows][max_head_dim]
+  Array<float> thread_tile;        // [kTile][max_head_dim]
+  Array<float> thread_softmax;     // [2][kQueryBlock][max_heads]
 
   static constexpr int kMixStride = 80;  // (2 + kMaxHcMult) * kMaxHcMult
 
@@ -96,24 +107,28 @@ void CpuBackend::ForEach(int64_t n, int64_t work, const Body& body) {
   });
 }
 
-template <typename Input, typename Emit>
-void CpuBackend::MultiplyRows(const WeightView& weight, int row, int num_rows, int64_t n,
-                              const Input& input, int thread, const Emit& emit) {
-  const float* w = nullptr;
-  if (weight.dtype == DType::kF32) {
-    w = static_cast<const float*>(weight.data) + int64_t{row} * weight.cols;
-  } else {
-    float* decoded = scratch_->thread_weights.part(thread);
-    cpu::DecodeRows(weight, row, num_rows, decoded);
-    w = decoded;
-  }
-  alignas(64) float sums[kInputChunk * cpu::kRowBlock];
-  const float* x[kInputChunk];
-  for (int64_t first = 0; first < n; first += kInputChunk) {
-    const int count = static_cast<int>(std::min<int64_t>(kInputChunk, n - first));
-    for (int i = 0; i < count; ++i) x[i] = input(first + i);
-    cpu::DotBlock(w, num_rows, weight.cols, x, count, sums, cpu::kRowBlock);
-    emit(first, count, sums);
+// Memory of `cols` floats holds the bytes of an input of as many columns.
+inline cpu::ByteRowBuffer ByteSlot(float* memory, int64_t cols) {
+  const int64_t groups = cols / cpu::kFp4Group;
+  auto* bytes = reinterpret_cast<int8_t*>(memory);
+  auto* words = reinterpret_cast<int32_t*>(bytes + 3 * cols);
+  return {bytes,
+          bytes + cols,
+          bytes + 2 * cols,
+          words,
+          words + groups,
+          reinterpret_cast<uint8_t*>(words + 3 * groups),
+          reinterpret_cast<float*>(words + 2 * groups)};
+}
+
+template <typename Emit>
+void CpuBackend::MultiplyRows(const cpu::RowRange& a, const cpu::RowRange& b,
+                              const cpu::InputRows& x, int thread, const Emit& emit) {
+  float* sums = scratch_->thread_sums.part(thread);
+  for (int64_t first = 0; first < x.n; first += cpu::kSumInputs) {
+    const int64_t count = std::min<int64_t>(cpu::kSumInputs, x.n - first);
+    cpu::Multiply(a, b, x.Part(first, count), scratch_->thread_products.part(thread), sums);
+    emit(first, static_cast<int>(count), sums);
   }
 }
 

@@ -120,6 +120,56 @@ TEST(Bench, CacheTimesTheBlockManager) {
   }
 }
 
+// Speed, bytes and the limit of every row of a table of `bench model`.
+void ExpectSpeeds(const Json& rows) {
+  for (const Json& row : rows) {
+    ExpectSpread(row, "median_tokens_per_s", "low", "high");
+    EXPECT_GT(row["cache_bytes_per_token"], 0);
+    const double bytes =
+        row["weight_bytes_per_token"].get<double>() + row["cache_bytes_per_token"].get<double>();
+    const double gb_per_s = bytes * row["median_tokens_per_s"].get<double>() * 1e-9;
+    EXPECT_NEAR(row["gb_per_s"], gb_per_s, 0.01 * gb_per_s);
+    EXPECT_NEAR(row["share_of_read"],
+                row["gb_per_s"].get<double>() / row["read_limit_gb_per_s"].get<double>(), 1e-9);
+  }
+}
+
+TEST(Bench, ModelMeasuresPromptsAnswersAndTheMachine) {
+  const Json json = Bench({"model", "--prefill", "40,20", "--contexts", "512,700", "--batch", "3,1",
+                           "--batch-context", "10", "--computed-tokens", "256", "--steps", "2",
+                           "--repeats", "2", "--max-num-batched-tokens", "32", "--threads", "1"});
+  const Json& tables = json["tables"];
+  ASSERT_EQ(tables["prefill"].size(), 2U);
+  EXPECT_EQ(tables["prefill"][1]["prompt_tokens"], 40);
+  ASSERT_EQ(tables["decode"].size(), 2U);
+  EXPECT_EQ(tables["decode"][1]["context_tokens"], 700);
+  ASSERT_EQ(tables["decode together"].size(), 2U);
+  EXPECT_EQ(tables["decode together"][1]["batch"], 3);
+  for (const char* name : {"prefill", "decode", "decode together"}) ExpectSpeeds(tables[name]);
+  // One token reads the experts that it is routed to, several share some or none.
+  EXPECT_EQ(tables["decode"][0]["experts_per_layer"], 4.0);
+  EXPECT_EQ(tables["decode together"][0]["weight_bytes_per_token"],
+            tables["decode"][0]["weight_bytes_per_token"]);
+  EXPECT_LT(tables["decode together"][1]["weight_bytes_per_token"],
+            tables["decode"][0]["weight_bytes_per_token"]);
+  EXPECT_GT(json["summary"]["decode_at_700_over_512"], 0.0);
+  EXPECT_EQ(json["conditions"]["chunk_tokens"], 32);
+  ASSERT_EQ(tables["machine limits"].size(), 4U);
+  const Json& read = tables["machine limits"][0];
+  EXPECT_EQ(read["limit"], "read");
+  ExpectSpread(read, "median", "low", "high");
+  for (const Json& limit : tables["machine limits"]) {
+    EXPECT_EQ(limit["median"] > 0.0, limit["by"] != "no instruction") << limit;
+  }
+}
+
+TEST(Bench, ModelMeasuresPartsAlone) {
+  const Json json = Bench({"model", "--parts", "decode", "--contexts", "2", "--steps", "1",
+                           "--repeats", "1", "--threads", "1"});
+  EXPECT_EQ(json["tables"].size(), 2U);
+  EXPECT_EQ(json["tables"]["decode"].size(), 1U);
+}
+
 TEST(Bench, PeopleGetTables) {
   const Outcome outcome = RunFathom({"bench", "step", "-m", "nano", "--sequences", "2",
                                      "--contexts", "1K", "--steps", "4", "--repeats", "1"});
@@ -153,6 +203,15 @@ TEST(Bench, WhatCannotBeMeasuredIsRefused) {
   expect({"context", "--depths", "300,310"}, kFailed, "depth 310");
   expect({"context", "--computed-tokens", "300"}, kFailed, "whole blocks");
   expect({"context", "--computed-tokens", "1G"}, kFailed, "more than the model has");
+  expect({"model", "--contexts", "1M"}, kFailed, "positions");
+  expect({"model", "--prefill", "2M"}, kFailed, "positions");
+  expect({"model", "--contexts", "300,310"}, kFailed, "context 310");
+  expect({"model", "--contexts", "1"}, kFailed, "context 1");
+  expect({"model", "--computed-tokens", "300"}, kFailed, "whole blocks");
+  expect({"model", "--parts", "decoding"}, kUsage, "--parts");
+  expect({"model", "--parts", "decode", "--prefill", "12"}, kFailed, "--prefill");
+  expect({"model", "--batch", "0"}, kUsage, "--batch");
+  expect({"model", "--threads", "0"}, kUsage, "--threads");
   expect({"streams", "--prompt-tokens", "1M"}, kFailed, "positions");
   expect({"streams", "--streams", "600", "--prompt-tokens", "1", "--output-tokens", "2"}, kFailed,
          "max-num-seqs 600");

@@ -1,0 +1,34 @@
+// Speed of a model without an engine around it: prompts of given lengths, one answer at given
+// contexts, answers together; beside what the machine can read at most.
+//
+// Runs Model::Forward over real steps, in the chunks that `fathom serve` computes, on made-up
+// tokens. Long contexts are copies of computed pages (bench/long_sequence.h).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "base/status.h"
+#include "bench/report.h"
+#include "engine/engine_core.h"
+
+namespace fathom::bench {
+
+struct ModelBenchOptions {
+  LocalEngineOptions engine;  // backend, threads, numerics, formats and rows of a step
+  // Ascending. An empty list leaves its part out.
+  std::vector<int64_t> prefill = {128, 512, 2048, 8192};                    // tokens of a prompt
+  std::vector<int64_t> contexts = {128, 512, 2048, 8192, 32'768, 131'072};  // in front of an answer
+  std::vector<int> batches = {1, 2, 4, 8, 16};                              // answers together
+  int64_t batch_context = 512;
+  int64_t computed_tokens = 2048;  // of long contexts; then repeated; whole blocks
+  int num_steps = 8;               // decode steps of a repetition
+  int repeats = 5;
+};
+
+// kInvalidArgument for lengths beyond the model's positions, and for contexts nearer to each other
+// than the steps of a measurement.
+Result<Report> BenchModel(const std::filesystem::path& model, const ModelBenchOptions& options);
+
+}  // namespace fathom::bench
