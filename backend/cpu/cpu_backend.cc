@@ -113,7 +113,18 @@ Status CpuBackend::Scratch::Allocate(const BackendLimits& new_limits, int num_th
     place(thread_window, num_threads, int64_t{kWindowRows} * l.max_head_dim);
     place(thread_tile, num_threads, int64_t{cpu::kTile} * l.max_head_dim);
     place(thread_softmax, num_threads, int64_t{2} * kQueryBlock * l.max_heads);
-    place(thread_keys, num_threads, max_entries);
+    const int64_t index_values = int64_t{l.max_heads} * l.max_head_dim;
+    place(index_bytes, kIndexRows, index_values);
+    place(index_bias, kIndexRows, index_values / cpu::kFp4Group);
+    place(index_scales, kIndexRows, index_values / cpu::kFp4Group);
+    place(index_rows, kIndexRows, l.max_heads);
+    place(thread_codes, num_threads, int64_t{2} * cpu::kMaxLanes * l.max_head_dim);
+    place(thread_code_scales, num_threads,
+          int64_t{2} * cpu::kMaxLanes * l.max_head_dim / cpu::kFp4Group);
+    // Rows may be read to the end of the next one.
+    place(thread_dots, num_threads, (int64_t{l.max_heads} + 1) * 2 * cpu::kMaxLanes);
+    place(thread_list, num_threads, cpu::TopkListSize(max_entries));
+    place(thread_keys, num_threads, cpu::TopkListSize(max_entries));
   };
   memory_.reset();
   place_all();

@@ -106,7 +106,7 @@ void QueryNorm(std::span<float> q, float eps, bool round);
 inline constexpr int kMaxHadamard = 1024;
 void HadamardRow(std::span<float> x, bool round);
 
-// ---- Attention and indexer (kernels_attention.cc)
+// ---- Attention (kernels_attention.cc)
 
 inline constexpr int kTile = 64;  // entries that are decoded and scored together
 
@@ -122,8 +122,23 @@ void AttendTile(const float* q, int num_heads, int dim, const float* kv, int num
 void FinishAttention(int num_heads, int dim, const float* max, const float* den, const float* sink,
                      bool round, float* out);
 
-// scores[j] = sum over h ascending of weights[h] * relu(q[h] . keys[j]), j < num <= kTile. q is
-// [num_heads][dim], keys [num][dim].
+// ---- Indexer (kernels_index.cc)
+
+// The official e2m1 values of x (groups of 32, as QuantiseE2m1Groups) as bytes for FP4 panels.
+// Exact. Only first, bias and scale are written. A group with infinities or NaN is NaN.
+void Fp4Row(std::span<const float> x, const ByteRowBuffer& out);
+
+// scores[j] = sum over h ascending of weights[h] * max(dots[h * stride + j], 0), fp32, for j < num
+// <= 2 * kMaxLanes. NaN counts as 0. Rows of `dots` have 2 * kMaxLanes elements that may be read.
+void WeightedRelu(const float* dots, int64_t stride, const float* weights, int num_heads, int num,
+                  float* scores);
+
+// out[c][j] = keys[j][c] for j < num <= kTile; keys are [num][dim], out is [dim][kTile]. Elements
+// from num to the next multiple of four are overwritten as well.
+void TransposeKeys(const float* keys, int num, int dim, float* out);
+// The same scores from floats: keys as left by TransposeKeys, q is [num_heads][dim]. A dot product
+// is the sum, in ascending order, of those of 32 channels each: sums of e2m1 products are exact
+// there in any order, so these are the bits of the byte kernels.
 void IndexScores(const float* q, const float* weights, int num_heads, int dim, const float* keys,
                  int num, float* scores);
 

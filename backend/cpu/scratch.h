@@ -8,6 +8,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/products.h"
+#include "backend/cpu/topk.h"
 
 namespace fathom {
 
@@ -64,9 +65,18 @@ struct CpuBackend::Scratch {
   Array<float> thread_window;      // [kWindowRows][max_head_dim]
   Array<float> thread_tile;        // [kTile][max_head_dim]
   Array<float> thread_softmax;     // [2][kQueryBlock][max_heads]
-  Array<uint64_t> thread_keys;     // [max_entries]
 
   static constexpr int kMixStride = 80;  // (2 + kMaxHcMult) * kMaxHcMult
+
+  Array<int8_t> index_bytes;        // the same as bytes; see index_scorer.h
+  Array<int32_t> index_bias;        // [kIndexRows][max_heads * max_head_dim / 32]
+  Array<float> index_scales;        // the same
+  Array<cpu::ByteRow> index_rows;   // [kIndexRows][max_heads]
+  Array<uint8_t> thread_codes;      // [2 * kMaxLanes][max_head_dim]
+  Array<float> thread_code_scales;  // [2 * kMaxLanes][max_head_dim / 32]
+  Array<float> thread_dots;         // [max_heads + 1][2 * kMaxLanes]
+  Array<int32_t> thread_list;       // [TopkListSize(max_entries)]
+  Array<uint32_t> thread_keys;      // the same
 
   // kOutOfMemory when the sizes overflow or the memory cannot be had.
   Status Allocate(const BackendLimits& new_limits, int num_threads);
