@@ -114,10 +114,8 @@ Status CpuBackend::Scratch::Allocate(const BackendLimits& new_limits, int num_th
     place(thread_tile, num_threads, int64_t{cpu::kTile} * l.max_head_dim);
     place(thread_softmax, num_threads, int64_t{2} * kQueryBlock * l.max_heads);
     const int64_t index_values = int64_t{l.max_heads} * l.max_head_dim;
-    place(index_bytes, kIndexRows, index_values);
-    place(index_bias, kIndexRows, index_values / cpu::kFp4Group);
-    place(index_scales, kIndexRows, index_values / cpu::kFp4Group);
-    place(index_rows, kIndexRows, l.max_heads);
+    place(index_slots, kIndexRows, index_values);
+    place(index_heads, 1, int64_t{kIndexRows} * l.max_heads);
     place(thread_codes, num_threads, int64_t{2} * cpu::kMaxLanes * l.max_head_dim);
     place(thread_code_scales, num_threads,
           int64_t{2} * cpu::kMaxLanes * l.max_head_dim / cpu::kFp4Group);

@@ -45,19 +45,10 @@ void IndexScorer::SetQuery(int64_t r, std::span<const float> q, std::span<const 
     if (official_ && !bytes_) QuantiseE2m1Groups(head, head.data());
   }
   if (!bytes_) return;
-  const int64_t at = r * static_cast<int64_t>(q.size());
-  ByteRowBuffer buffer;
-  buffer.first = queries_.bytes + at;
-  buffer.bias = queries_.bias + at / kFp4Group;
-  buffer.scale = queries_.scales + at / kFp4Group;
-  Fp4Row(rotated, buffer);
-  const int64_t groups = dim_ / kFp4Group;
-  for (int h = 0; h < num_heads_; ++h) {
-    ByteRow& row = queries_.rows[r * num_heads_ + h];
-    row = ByteRow();
-    row.first = buffer.first + int64_t{h} * dim_;
-    row.bias = buffer.bias + h * groups;
-    row.scale = buffer.scale + h * groups;
+  for (int64_t h = 0; h < num_heads_; ++h) {
+    float* slot = queries_.slots + (r * num_heads_ + h) * dim_;
+    Fp4Row(rotated.subspan(static_cast<size_t>(h) * size, size), SlotAt(slot, dim_));
+    queries_.heads[r * num_heads_ + h] = slot;
   }
 }
 
@@ -103,8 +94,9 @@ void IndexScorer::ScoreBytes(const BlockTable& table, int64_t from, int64_t to, 
       const int64_t visible = Visible(start, r);
       if (visible <= j) continue;
       std::fill_n(tile.dots, num_heads_ * 2 * kMaxLanes, 0.0f);
-      kernels.multiply_fp4(panels, queries_.rows + r * num_heads_, num_heads_, 0, dim_ / kFp4Group,
-                           tile.dots, 2 * kMaxLanes);
+      kernels.multiply_fp4(panels,
+                           {queries_.heads + r * num_heads_, num_heads_, dim_, /*digits=*/false}, 0,
+                           dim_ / kFp4Group, tile.dots, 2 * kMaxLanes);
       const float* weights = queries_.weights + r * num_heads_;
       float* out = scores + r * stride + j;
       if (num[0] == lanes) {

@@ -21,10 +21,8 @@ struct IndexQueries {
   float* rotated = nullptr;  // [query][heads * dim]
   float* weights = nullptr;  // [query][heads]
   // The byte kernels' form.
-  int8_t* bytes = nullptr;  // [query][heads * dim]
-  int32_t* bias = nullptr;  // [query][heads * dim / 32]
-  float* scales = nullptr;  // the same
-  ByteRow* rows = nullptr;  // [query][heads]
+  float* slots = nullptr;        // [query][heads][dim], see ByteSlot
+  const void** heads = nullptr;  // [query][heads], where those are
 };
 
 // Memory of one thread.

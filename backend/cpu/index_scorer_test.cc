@@ -62,18 +62,15 @@ std::vector<float> Scores(Numerics numerics, const Inputs& in, const TestPages& 
   const auto values = static_cast<size_t>(in.heads * in.dim);
   const auto heads = static_cast<size_t>(in.heads);
   std::vector<float> rotated(kQueries * values), weights(kQueries * heads);
-  std::vector<int8_t> bytes(kQueries * values);
-  std::vector<int32_t> bias(kQueries * values / 32);
-  std::vector<float> scales(bias.size());
-  std::vector<cpu::ByteRow> rows(kQueries * heads);
+  std::vector<float> slots(kQueries * values);
+  std::vector<const void*> rows(kQueries * heads);
   const auto dim = static_cast<size_t>(in.dim);
   std::vector<float> entries(cpu::kTile * dim), transposed(entries.size());
   std::vector<uint8_t> codes(2 * cpu::kMaxLanes * dim);
   std::vector<float> code_scales(codes.size() / 32), dots((heads + 1) * 2 * cpu::kMaxLanes);
 
-  const cpu::IndexScorer scorer(
-      numerics, pages.view(), in.heads, in.dim,
-      {rotated.data(), weights.data(), bytes.data(), bias.data(), scales.data(), rows.data()});
+  const cpu::IndexScorer scorer(numerics, pages.view(), in.heads, in.dim,
+                                {rotated.data(), weights.data(), slots.data(), rows.data()});
   for (int r = first; r < last; ++r) {
     scorer.SetQuery(r, in.query(r), in.turns(r), in.weights(r));
   }
@@ -182,27 +179,23 @@ TEST_P(CpuIndexScorer, QueryBytesAreTheOfficialValues) {
   std::fill_n(x.begin() + 32, 32, -0.0f);
   std::vector<float> want = x;
   SimulateE2m1(want, 32);
-  std::vector<int8_t> bytes(x.size());
-  std::vector<int32_t> bias(12);
-  std::vector<float> scales(12);
-  cpu::ByteRowBuffer buffer;
-  buffer.first = bytes.data();
-  buffer.bias = bias.data();
-  buffer.scale = scales.data();
-  cpu::Fp4Row(x, buffer);
+  std::vector<float> memory(x.size());
+  const cpu::ByteSlot slot = cpu::SlotAt(memory.data(), static_cast<int64_t>(x.size()));
+  cpu::Fp4Row(x, slot);
   static constexpr size_t kOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};
   for (size_t g = 0; g < 12; ++g) {
     int sum = 0;
     for (size_t i = 32 * g; i < 32 * (g + 1); ++i) {
-      ASSERT_EQ(static_cast<float>(bytes[i]) * scales[g], want[i / 8 * 8 + kOrder[i % 8]]) << i;
-      sum += bytes[i];
+      ASSERT_EQ(static_cast<float>(slot.first[i]) * slot.scale[g], want[i / 8 * 8 + kOrder[i % 8]])
+          << i;
+      sum += slot.first[i];
     }
-    EXPECT_EQ(bias[g], -cpu::kFp4Offset * sum);
+    EXPECT_EQ(slot.bias[g], -cpu::kFp4Offset * sum);
   }
   x[40] = std::numeric_limits<float>::infinity();
   x[70] = std::numeric_limits<float>::quiet_NaN();
-  cpu::Fp4Row(x, buffer);
-  EXPECT_TRUE(std::isnan(scales[1]) && std::isnan(scales[2]) && !std::isnan(scales[3]));
+  cpu::Fp4Row(x, slot);
+  EXPECT_TRUE(std::isnan(slot.scale[1]) && std::isnan(slot.scale[2]) && !std::isnan(slot.scale[3]));
 }
 
 }  // namespace

@@ -25,10 +25,9 @@ Status CpuBackend::DoIndexerTopk(const IndexerTopkArgs& args) {
   FATHOM_RETURN_IF_ERROR(Fits("indexer_topk: heads", num_heads, scratch_->limits.max_heads));
   FATHOM_RETURN_IF_ERROR(Fits("indexer_topk: dim", dim, scratch_->limits.max_head_dim));
   FATHOM_RETURN_IF_ERROR(Fits("indexer_topk: dim", dim, cpu::kMaxHadamard));
-  const cpu::IndexScorer scorer(
-      numerics(), args.keys, num_heads, dim,
-      {scratch_->index_queries.data(), scratch_->index_weights.data(), scratch_->index_bytes.data(),
-       scratch_->index_bias.data(), scratch_->index_scales.data(), scratch_->index_rows.data()});
+  const cpu::IndexScorer scorer(numerics(), args.keys, num_heads, dim,
+                                {scratch_->index_queries.data(), scratch_->index_weights.data(),
+                                 scratch_->index_slots.data(), scratch_->index_heads.data()});
   const std::span<const BlockTable> tables = args.plan->TablesFor(CacheKind::kC4IndexKeys);
 
   for (size_t s = 0; s < args.plan->sequences.size(); ++s) {

@@ -126,7 +126,7 @@ void FinishAttention(int num_heads, int dim, const float* max, const float* den,
 
 // The official e2m1 values of x (groups of 32, as QuantiseE2m1Groups) as bytes for FP4 panels.
 // Exact. Only first, bias and scale are written. A group with infinities or NaN is NaN.
-void Fp4Row(std::span<const float> x, const ByteRowBuffer& out);
+void Fp4Row(std::span<const float> x, const ByteSlot& out);
 
 // scores[j] = sum over h ascending of weights[h] * max(dots[h * stride + j], 0), fp32, for j < num
 // <= 2 * kMaxLanes. NaN counts as 0. Rows of `dots` have 2 * kMaxLanes elements that may be read.

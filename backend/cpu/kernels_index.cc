@@ -20,7 +20,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace fathom::cpu::HWY_NAMESPACE {
 
-void Fp4Row(std::span<const float> x, const ByteRowBuffer& out) {
+void Fp4Row(std::span<const float> x, const ByteSlot& out) {
   const hn::RebindToSigned<DF> d32;
   const hn::Rebind<int8_t, DF> d8;
   const hn::Full128<int8_t> block;
@@ -175,9 +175,7 @@ HWY_EXPORT(WeightedRelu);
 HWY_EXPORT(TransposeKeys);
 HWY_EXPORT(IndexScores);
 
-void Fp4Row(std::span<const float> x, const ByteRowBuffer& out) {
-  HWY_DYNAMIC_DISPATCH(Fp4Row)(x, out);
-}
+void Fp4Row(std::span<const float> x, const ByteSlot& out) { HWY_DYNAMIC_DISPATCH(Fp4Row)(x, out); }
 void WeightedRelu(const float* dots, int64_t stride, const float* weights, int num_heads, int num,
                   float* scores) {
   HWY_DYNAMIC_DISPATCH(WeightedRelu)(dots, stride, weights, num_heads, num, scores);

@@ -68,10 +68,8 @@ struct CpuBackend::Scratch {
 
   static constexpr int kMixStride = 80;  // (2 + kMaxHcMult) * kMaxHcMult
 
-  Array<int8_t> index_bytes;        // the same as bytes; see index_scorer.h
-  Array<int32_t> index_bias;        // [kIndexRows][max_heads * max_head_dim / 32]
-  Array<float> index_scales;        // the same
-  Array<cpu::ByteRow> index_rows;   // [kIndexRows][max_heads]
+  Array<float> index_slots;         // the same as bytes; see index_scorer.h
+  Array<const void*> index_heads;   // [kIndexRows][max_heads]
   Array<uint8_t> thread_codes;      // [2 * kMaxLanes][max_head_dim]
   Array<float> thread_code_scales;  // [2 * kMaxLanes][max_head_dim / 32]
   Array<float> thread_dots;         // [max_heads + 1][2 * kMaxLanes]
