@@ -9,19 +9,26 @@
 
 namespace fathom {
 
-CpuBackend::CpuBackend(Numerics numerics, ThreadPool& pool)
-    : Backend(numerics), pool_(pool), scratch_(std::make_unique<Scratch>()) {}
+CpuBackend::CpuBackend(Numerics numerics, ThreadPool& pool, const CpuOptions& options)
+    : Backend(numerics), pool_(pool), options_(options), scratch_(std::make_unique<Scratch>()) {}
 
-CpuBackend::CpuBackend(Numerics numerics, int num_threads)
+CpuBackend::CpuBackend(Numerics numerics, int num_threads, const CpuOptions& options)
     : Backend(numerics),
       own_pool_(std::make_unique<ThreadPool>(num_threads)),
       pool_(*own_pool_),
+      options_(options),
       scratch_(std::make_unique<Scratch>()) {}
 
 CpuBackend::~CpuBackend() = default;
 
 Status CpuBackend::Prepare(const BackendLimits& limits) {
   return scratch_->Allocate(limits, pool_.num_threads());
+}
+
+Status CpuBackend::AddWeight(const WeightView& weight) {
+  if (!options_.int8_dense || !official() || !cpu::Int8Weight::Takes(weight)) return OkStatus();
+  FATHOM_ASSIGN_OR_RETURN(int8_weights_[weight.data], cpu::Int8Weight::Make(weight, pool_));
+  return OkStatus();
 }
 
 Status CpuBackend::Fits(const char* what, int64_t value, int64_t limit) {
@@ -93,6 +100,8 @@ Status CpuBackend::Scratch::Allocate(const BackendLimits& new_limits, int num_th
     place(float_rows, 1, l.max_rows);
     place(e4m3_rows, 1, l.max_rows);
     place(byte_rows, 1, l.max_rows);
+    place(int8_inputs, l.max_rows, padded(l.max_cols));
+    place(int8_rows, 1, l.max_rows);
     place(head_inputs, l.max_rows, l.max_cols);
     place(mixes, l.max_rows, kMixStride);
     place(router_scores, l.max_rows, l.max_experts);

@@ -45,6 +45,8 @@ struct CpuBackend::Scratch {
   Array<const float*> float_rows;  // [max_rows]
   Array<const float*> e4m3_rows;   // [max_rows]
   Array<const void*> byte_rows;    // [max_rows]
+  Array<float> int8_inputs;        // [max_rows][max_cols, rounded up]; slots for int8 weights
+  Array<const void*> int8_rows;    // [max_rows]
   Array<float> head_inputs;        // [max_rows][max_cols]
   Array<float> mixes;              // [max_rows][kMixStride] hyper-connection products
   Array<float> router_scores;      // [max_rows][max_experts, rounded up]
