@@ -60,8 +60,8 @@ class Backend {
   // Called once, before the first operation. kOutOfMemory when the scratch cannot be had.
   virtual Status Prepare(const BackendLimits& limits) = 0;
 
-  // Told once of every matrix of the model's layers and head, before the first operation; a backend
-  // may keep a copy in a form of its own.
+  // Told once of every dense matrix of the layers (projections and shared experts), before the
+  // first operation; a backend may keep a copy in a form of its own.
   virtual Status AddWeight(const WeightView& weight) {
     static_cast<void>(weight);
     return OkStatus();

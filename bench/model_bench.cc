@@ -271,8 +271,9 @@ Result<Report> BenchModel(const std::filesystem::path& model, const ModelBenchOp
       std::max(o.engine.max_batched_tokens, o.batches.empty() ? 1 : o.batches.back());
   const int64_t longest =
       std::max(LongestAlone(o), o.batches.empty() ? int64_t{0} : LongestTogether(o));
-  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
-                          MakeBackend(o.engine.backend, o.engine.numerics, o.engine.num_threads));
+  FATHOM_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Backend> backend,
+      MakeBackend(o.engine.backend, o.engine.numerics, o.engine.num_threads, o.engine.cpu));
   FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Model> loaded,
                           Model::Create(checkpoint, *backend, max_rows, longest));
   FATHOM_ASSIGN_OR_RETURN(const CachePlanner planner,

@@ -9,24 +9,32 @@ namespace {
 
 // `threads` is what CpuBackend takes: a number, or a pool.
 template <typename Threads>
-Result<std::unique_ptr<Backend>> Make(const std::string& name, Numerics numerics,
-                                      Threads& threads) {
-  if (name == "cpu") return std::unique_ptr<Backend>(new CpuBackend(numerics, threads));
-  if (name == "reference") return std::unique_ptr<Backend>(new ReferenceBackend(numerics));
-  return InvalidArgument("backend '" + name + "': known backends are cpu and reference");
+Result<std::unique_ptr<Backend>> Make(const std::string& name, Numerics numerics, Threads& threads,
+                                      const CpuOptions& cpu) {
+  if (name == "cpu") return std::unique_ptr<Backend>(new CpuBackend(numerics, threads, cpu));
+  if (name != "reference") {
+    return InvalidArgument("backend '" + name + "': known backends are cpu and reference");
+  }
+  if (cpu.int8_activations) {
+    return InvalidArgument("--cpu-activations int8: the reference backend has official ones only");
+  }
+  if (cpu.int8_dense) {
+    return InvalidArgument("--cpu-dense int8: the reference backend uses weights as stored");
+  }
+  return std::unique_ptr<Backend>(new ReferenceBackend(numerics));
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics numerics,
-                                             int num_threads) {
+                                             int num_threads, const CpuOptions& cpu) {
   const int threads = num_threads > 0 ? num_threads : DefaultThreadCount();
-  return Make(name, numerics, threads);
+  return Make(name, numerics, threads, cpu);
 }
 
 Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics numerics,
-                                             ThreadPool& pool) {
-  return Make(name, numerics, pool);
+                                             ThreadPool& pool, const CpuOptions& cpu) {
+  return Make(name, numerics, pool, cpu);
 }
 
 }  // namespace fathom

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "backend/cpu/cpu_options.h"
 #include "backend/numerics.h"
 #include "base/host_memory.h"
 #include "base/thread_placement.h"
@@ -18,6 +19,7 @@ namespace fathom {
 
 struct LocalEngineOptions {
   std::string backend = "cpu";  // "cpu" or "reference"
+  CpuOptions cpu;               // of the cpu backend; the reference takes none
   int num_threads = 0;          // 0: DefaultThreadCount()
   NumaMode numa = NumaMode::kAuto;
   WeightsMode weights = WeightsMode::kMmap;

@@ -49,8 +49,8 @@ Result<std::unique_ptr<LocalModel>> LocalModel::Load(Checkpoint& checkpoint,
                                                      ThreadPlacement placement) {
   InstallFaultGuard();
   std::unique_ptr<LocalModel> local(new LocalModel(std::move(placement)));
-  FATHOM_ASSIGN_OR_RETURN(local->backend_,
-                          MakeBackend(options.backend, options.numerics, local->pool_));
+  FATHOM_ASSIGN_OR_RETURN(
+      local->backend_, MakeBackend(options.backend, options.numerics, local->pool_, options.cpu));
   FATHOM_RETURN_IF_ERROR(local->LoadWeights(checkpoint, options));
   FATHOM_ASSIGN_OR_RETURN(local->model_,
                           Model::Create(checkpoint, *local->backend_, max_rows, max_positions));

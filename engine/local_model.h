@@ -20,10 +20,10 @@ namespace fathom {
 
 // "cpu" or "reference"; kInvalidArgument names the known ones.
 Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics numerics,
-                                             int num_threads);
+                                             int num_threads, const CpuOptions& cpu = {});
 // On a pool that outlives the backend.
 Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics numerics,
-                                             ThreadPool& pool);
+                                             ThreadPool& pool, const CpuOptions& cpu = {});
 
 // What became of the weights, for whoever tells the user.
 struct WeightsReport {

@@ -59,6 +59,14 @@ Result<std::unique_ptr<Model>> Model::Create(const Checkpoint& checkpoint, Backe
   FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<ModelWeights> weights, ModelWeights::Build(checkpoint));
   FATHOM_RETURN_IF_ERROR(
       backend.Prepare(BackendLimitsFor(checkpoint.config(), max_rows, max_positions)));
+  for (const LayerWeights& layer : weights->layers) {
+    const AttentionWeights& a = layer.attn;
+    const ExpertWeights& shared = layer.ffn.shared;
+    for (const WeightView* matrix : {&a.wq_a, &a.wq_b, &a.wkv, &a.wo_a, &a.wo_b, &a.indexer.wq_b,
+                                     &shared.w1, &shared.w2, &shared.w3}) {
+      if (!matrix->empty()) FATHOM_RETURN_IF_ERROR(backend.AddWeight(*matrix));
+    }
+  }
   return std::unique_ptr<Model>(new Model(checkpoint, backend, std::move(weights), max_rows));
 }
 

@@ -12,18 +12,11 @@
 #include <unordered_map>
 
 #include "backend/backend.h"
+#include "backend/cpu/cpu_options.h"
 #include "backend/cpu/products.h"
 #include "base/parallel.h"
 
 namespace fathom {
-
-// Deviations from the official numerics, for speed; docs/performance-cpu.md says what they cost.
-// Exact numerics take neither.
-struct CpuOptions {
-  bool int8_activations = false;  // inputs of FP4 weights in int8 (groups of 32) instead of e4m3
-  // fp8 matrices that AddWeight gets, and their inputs, in int8 (groups of 128).
-  bool int8_dense = false;
-};
 
 class CpuBackend final : public Backend {
  public:
@@ -66,6 +59,12 @@ class CpuBackend final : public Backend {
   // shape only.
   template <typename Body>
   void ForEach(int64_t n, int64_t work, const Body& body);
+  // The same where each i reads `bytes` of weights behind those of i - 1.
+  template <typename Body>
+  void ForBlocks(int64_t n, int64_t work, int64_t bytes, const Body& body);
+  // Runs body(i, thread) for i in [0, n), `chunk` of them to a task.
+  template <typename Body>
+  void ForChunks(int64_t n, int64_t chunk, const Body& body);
 
   // What a weight takes as its input in these numerics.
   enum class InputForm {

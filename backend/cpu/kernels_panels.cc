@@ -261,7 +261,7 @@ void DotStored(const WeightView& weight, int row, int num_rows, const float* con
     // Missing rows repeat the last one.
     int64_t at[4];
     for (int r = 0; r < 4; ++r) at[r] = row + std::min(begin + r, num_rows - 1);
-    const int64_t ahead = begin + 8 <= num_rows ? 4 * cols : 0;
+    const int64_t ahead = 4 * cols;  // behind the last row too, where the next call begins
     if (weight.dtype == DType::kF8E4M3) {
       Fp8Rows rows;
       rows.ahead = ahead;

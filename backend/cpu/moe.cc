@@ -111,25 +111,25 @@ Status CpuBackend::DoMoe(const MoeArgs& args) {
     return count_a != count_b ? count_a > count_b : a < b;
   });
   const int64_t blocks = (max_width + cpu::kRowBlock - 1) / cpu::kRowBlock;
-  ForEach(num_active * blocks, 2 * cpu::kRowBlock * dim * (items_each + 2),
-          [&](int64_t task, int thread) {
-            const int32_t e = by_size[task / blocks];
-            const ExpertWeights& w = expert(e);
-            const int row = static_cast<int>(task % blocks) * cpu::kRowBlock;
-            if (row >= w.w1.rows) return;
-            const int num_rows = std::min(cpu::kRowBlock, w.w1.rows - row);
-            const Item items = items_of(e);
-            MultiplyRows({&w.w1, row, num_rows, Int8Of(w.w1)}, {&w.w3, row, num_rows, Int8Of(w.w3)},
-                         input_rows(items, FormOf(w.w1)), thread,
-                         [&](int64_t first, int count, const float* sums) {
-                           for (int i = 0; i < count; ++i, sums += cpu::kSumStride) {
-                             const int64_t item = items.begin + first + i;
-                             cpu::SwigluRow(sums, sums + cpu::kRowBlock, num_rows,
-                                            args.swiglu_limit, weights[item], official(),
-                                            scratch_->moe_hidden.part(item) + row);
-                           }
-                         });
-          });
+  ForBlocks(num_active * blocks, 2 * cpu::kRowBlock * dim * (items_each + 2),
+            2 * cpu::StoredBytes(args.routed[0].w1, cpu::kRowBlock), [&](int64_t task, int thread) {
+              const int32_t e = by_size[task / blocks];
+              const ExpertWeights& w = expert(e);
+              const int row = static_cast<int>(task % blocks) * cpu::kRowBlock;
+              if (row >= w.w1.rows) return;
+              const int num_rows = std::min(cpu::kRowBlock, w.w1.rows - row);
+              const Item items = items_of(e);
+              MultiplyRows({&w.w1, row, num_rows, Int8Of(w.w1)},
+                           {&w.w3, row, num_rows, Int8Of(w.w3)}, input_rows(items, FormOf(w.w1)),
+                           thread, [&](int64_t first, int count, const float* sums) {
+                             for (int i = 0; i < count; ++i, sums += cpu::kSumStride) {
+                               const int64_t item = items.begin + first + i;
+                               cpu::SwigluRow(sums, sums + cpu::kRowBlock, num_rows,
+                                              args.swiglu_limit, weights[item], official(),
+                                              scratch_->moe_hidden.part(item) + row);
+                             }
+                           });
+            });
 
   ForEach(n * (k + 1), 4 * int64_t{max_width}, [&](int64_t item, int thread) {
     const auto e = static_cast<int32_t>(
@@ -142,36 +142,37 @@ Status CpuBackend::DoMoe(const MoeArgs& args) {
   });
 
   constexpr int kRows = 2 * cpu::kRowBlock;
-  ForEach((dim + kRows - 1) / kRows, kRows * int64_t{max_width} * (n * (k + 1) + 2 * num_active),
-          [&](int64_t block, int thread) {
-            const int row = static_cast<int>(block) * kRows;
-            const int num_rows = static_cast<int>(std::min<int64_t>(kRows, dim - row));
-            for (int64_t i = 0; i < n; ++i)
-              std::fill_n(args.out.row(i).data() + row, num_rows, 0.0f);
-            for (int64_t a = 0; a < num_active; ++a) {
-              const Item items = items_of(active[a]);
-              const WeightView& w2 = expert(active[a]).w2;
-              const cpu::RowRange first_rows = {&w2, row, std::min(cpu::kRowBlock, num_rows),
-                                                Int8Of(w2)};
-              cpu::RowRange rest;
-              if (num_rows > cpu::kRowBlock) {
-                rest = {&w2, row + cpu::kRowBlock, num_rows - cpu::kRowBlock, Int8Of(w2)};
+  ForBlocks((dim + kRows - 1) / kRows, kRows * int64_t{max_width} * (n * (k + 1) + 2 * num_active),
+            num_active * cpu::StoredBytes(args.routed[0].w2, kRows),
+            [&](int64_t block, int thread) {
+              const int row = static_cast<int>(block) * kRows;
+              const int num_rows = static_cast<int>(std::min<int64_t>(kRows, dim - row));
+              for (int64_t i = 0; i < n; ++i)
+                std::fill_n(args.out.row(i).data() + row, num_rows, 0.0f);
+              for (int64_t a = 0; a < num_active; ++a) {
+                const Item items = items_of(active[a]);
+                const WeightView& w2 = expert(active[a]).w2;
+                const cpu::RowRange first_rows = {&w2, row, std::min(cpu::kRowBlock, num_rows),
+                                                  Int8Of(w2)};
+                cpu::RowRange rest;
+                if (num_rows > cpu::kRowBlock) {
+                  rest = {&w2, row + cpu::kRowBlock, num_rows - cpu::kRowBlock, Int8Of(w2)};
+                }
+                MultiplyRows(first_rows, rest, input_rows(items, FormOf(w2)), thread,
+                             [&](int64_t first, int count, float* sums) {
+                               for (int i = 0; i < count; ++i, sums += cpu::kSumStride) {
+                                 if (official()) cpu::RoundBf16({sums, kRows}, sums);
+                                 float* out = args.out.row(tokens[items.begin + first + i]).data();
+                                 cpu::AddRow({sums, static_cast<size_t>(num_rows)}, out + row);
+                               }
+                             });
               }
-              MultiplyRows(first_rows, rest, input_rows(items, FormOf(w2)), thread,
-                           [&](int64_t first, int count, float* sums) {
-                             for (int i = 0; i < count; ++i, sums += cpu::kSumStride) {
-                               if (official()) cpu::RoundBf16({sums, kRows}, sums);
-                               float* out = args.out.row(tokens[items.begin + first + i]).data();
-                               cpu::AddRow({sums, static_cast<size_t>(num_rows)}, out + row);
-                             }
-                           });
-            }
-            if (!official()) return;
-            for (int64_t i = 0; i < n; ++i) {
-              float* out = args.out.row(i).data() + row;
-              cpu::RoundBf16({out, static_cast<size_t>(num_rows)}, out);
-            }
-          });
+              if (!official()) return;
+              for (int64_t i = 0; i < n; ++i) {
+                float* out = args.out.row(i).data() + row;
+                cpu::RoundBf16({out, static_cast<size_t>(num_rows)}, out);
+              }
+            });
   return OkStatus();
 }
 

@@ -101,6 +101,22 @@ void CpuBackend::ForEach(int64_t n, int64_t work, const Body& body) {
     return;
   }
   const int64_t chunk = std::max<int64_t>(1, kTaskWork / work);
+  ForChunks(n, chunk, body);
+}
+
+template <typename Body>
+void CpuBackend::ForBlocks(int64_t n, int64_t work, int64_t bytes, const Body& body) {
+  // Neighbouring blocks of a weight in one task: the next one is on its way from memory to the core
+  // that will use it. But every thread should get several tasks.
+  constexpr int64_t kTaskBytes = int64_t{256} << 10;
+  const int64_t chunk =
+      std::min(kTaskBytes / std::max<int64_t>(1, bytes), n / (int64_t{6} * pool_.num_threads()));
+  if (chunk <= 1) return ForEach(n, work, body);
+  ForChunks(n, chunk, body);
+}
+
+template <typename Body>
+void CpuBackend::ForChunks(int64_t n, int64_t chunk, const Body& body) {
   pool_.ParallelFor((n + chunk - 1) / chunk, [&](int64_t task, int thread) {
     const int64_t end = std::min(n, (task + 1) * chunk);
     for (int64_t i = task * chunk; i < end; ++i) body(i, thread);

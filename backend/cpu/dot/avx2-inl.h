@@ -19,7 +19,7 @@ struct Avx2Base {
   static void Store(void* p, V v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
   static F LoadF(const float* p) { return _mm256_loadu_ps(p); }
   static void StoreF(float* p, F v) { _mm256_storeu_ps(p, v); }
-  static void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+  static void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
   static V Broadcast(const void* p) {
     int32_t word;
     __builtin_memcpy(&word, p, sizeof(word));

@@ -17,7 +17,7 @@ struct Avx512Vnni {
   static void Store(void* p, V v) { _mm512_storeu_si512(p, v); }
   static F LoadF(const float* p) { return _mm512_loadu_ps(p); }
   static void StoreF(float* p, F v) { _mm512_storeu_ps(p, v); }
-  static void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+  static void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
   static V Broadcast(const void* p) {
     int32_t word;
     __builtin_memcpy(&word, p, sizeof(word));

@@ -79,7 +79,7 @@ struct ByteKernels {
   // Columns [begin, begin + count) of `num_rows` <= lanes FP4 rows as a panel; begin and count are
   // multiples of 128. `packed` and `scales` are the first row's, rows are cols / 2 and cols / 32
   // bytes long. Missing rows become zeros. Scales in `out_scales` have the factor 1/2 in them.
-  // Asks for the bytes `ahead` further to be brought into the cache.
+  // Asks for `lanes` rows that begin `ahead` bytes behind `packed` to be brought into the cache.
   void (*pack_fp4)(const uint8_t* packed, const uint8_t* scales, int64_t cols, int num_rows,
                    int64_t begin, int64_t count, int64_t ahead, uint8_t* out, float* out_scales);
 
