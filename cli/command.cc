@@ -34,6 +34,18 @@ void AddBackendOptions(CLI::App& command, ModelOptions& o) {
                   "Threads that compute (default: OMP_NUM_THREADS, else one per processor)")
       ->check(CLI::Range(1, 1024));
   command
+      .add_option("--numa", o.numa,
+                  "auto: on machines with several memory nodes, threads stay on theirs and copied "
+                  "weights are shared out between them; off: as on a machine with one")
+      ->check(CLI::IsMember({"auto", "off"}))
+      ->capture_default_str();
+  command
+      .add_option("--weights", o.weights,
+                  "mmap: use them in their files, which may be larger than memory; copy: read them "
+                  "into memory; hugepages: the same in huge pages. Changes speed, never results")
+      ->check(CLI::IsMember({"mmap", "copy", "hugepages"}))
+      ->capture_default_str();
+  command
       .add_option("--max-num-batched-tokens", o.max_batched_tokens,
                   "Tokens computed in one step; changes speed and memory, never results")
       ->transform(Count(1, 65536))
@@ -84,12 +96,19 @@ void AddCacheFormatOptions(CLI::App& command, CacheOptions& o) {
       ->group(group);
 }
 
-Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model, const CacheOptions& cache) {
+Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model) {
   LocalEngineOptions options;
   options.backend = model.backend;
   options.num_threads = model.num_threads;
+  FATHOM_ASSIGN_OR_RETURN(options.numa, ParseNumaMode(model.numa));
+  FATHOM_ASSIGN_OR_RETURN(options.weights, ParseWeightsMode(model.weights));
   options.max_model_len = model.max_model_len;
   options.max_batched_tokens = model.max_batched_tokens;
+  return options;
+}
+
+Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model, const CacheOptions& cache) {
+  FATHOM_ASSIGN_OR_RETURN(LocalEngineOptions options, ToEngineOptions(model));
   options.cache_budget = {cache.memory_bytes, cache.memory_share};
   CacheDTypes dtypes = DefaultCacheDTypes(options.numerics);
   if (cache.attention_dtype != "auto") {

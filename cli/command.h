@@ -53,11 +53,13 @@ struct ModelOptions {
   std::string model;  // empty: the bundled model
   std::string backend = "cpu";
   int num_threads = 0;
+  std::string weights = "mmap";
+  std::string numa = "auto";
   int64_t max_model_len = 0;
   int max_batched_tokens = 512;
 };
 void AddModelOption(CLI::App& command, std::string& model);
-// --backend, --threads, --max-num-batched-tokens.
+// --backend, --threads, --numa, --weights, --max-num-batched-tokens.
 void AddBackendOptions(CLI::App& command, ModelOptions& options);
 // All of them.
 void AddModelOptions(CLI::App& command, ModelOptions& options);
@@ -74,6 +76,8 @@ void AddCacheOptions(CLI::App& command, CacheOptions& options);
 void AddCacheFormatOptions(CLI::App& command, CacheOptions& options);
 // The engine that the options describe; the rest as in LocalEngineOptions.
 Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model, const CacheOptions& cache);
+// The same without a cache, for what runs a model alone.
+Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model);
 
 // Sampling; what is absent comes from the model's generation_config.json.
 struct SamplingOptions {
