@@ -62,17 +62,16 @@ void DescribeMemory(const BlockManager& manager, int64_t length, Report& report)
 }  // namespace
 
 Result<Report> BenchContext(const std::filesystem::path& model, const ContextBenchOptions& o) {
-  FATHOM_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model));
+  FATHOM_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(model));
   const ModelConfig& config = checkpoint.config();
   FATHOM_RETURN_IF_ERROR(Check(config, o));
   const int64_t length = o.depths.back() + 1;
-  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
-                          MakeBackend(o.engine.backend, o.engine.numerics, o.engine.num_threads));
-  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Model> loaded,
-                          Model::Create(checkpoint, *backend, o.engine.max_batched_tokens, length));
+  FATHOM_ASSIGN_OR_RETURN(
+      const std::unique_ptr<LocalModel> loaded,
+      LocalModel::Load(checkpoint, o.engine, o.engine.max_batched_tokens, length));
   FATHOM_ASSIGN_OR_RETURN(
       const std::unique_ptr<SequenceRunner> runner,
-      SequenceRunner::Create(*loaded, o.engine.numerics, length, o.engine.cache_dtypes));
+      SequenceRunner::Create(loaded->model(), o.engine.numerics, length, o.engine.cache_dtypes));
 
   Report report;
   report.bench = "context";

@@ -9,18 +9,15 @@
 
 namespace fathom::bench {
 
-Result<std::unique_ptr<DirectBatch>> DirectBatch::Create(const Checkpoint& checkpoint,
+Result<std::unique_ptr<DirectBatch>> DirectBatch::Create(Checkpoint& checkpoint,
                                                          const LocalEngineOptions& options,
                                                          int max_sequences, int64_t max_positions) {
   const int max_rows = std::max(options.max_batched_tokens, max_sequences);
-  FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
-                          MakeBackend(options.backend, options.numerics, options.num_threads));
-  FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
-                          Model::Create(checkpoint, *backend, max_rows, max_positions));
+  FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<LocalModel> local,
+                          LocalModel::Load(checkpoint, options, max_rows, max_positions));
   FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<DirectBatch> batch,
-                          Create(*model, options, max_sequences, max_positions));
-  batch->backend_ = std::move(backend);
-  batch->own_model_ = std::move(model);
+                          Create(local->model(), options, max_sequences, max_positions));
+  batch->own_model_ = std::move(local);
   return batch;
 }
 

@@ -10,9 +10,8 @@
 
 #include "cache/cache_memory.h"
 #include "checkpoint/checkpoint.h"
-#include "engine/engine_core.h"
+#include "engine/local_model.h"
 #include "engine/step_builder.h"
-#include "model/model.h"
 
 namespace fathom::bench {
 
@@ -20,7 +19,7 @@ class DirectBatch {
  public:
   // Backend, threads, numerics, cache formats and rows of a step as in the engine's options.
   // `checkpoint` must outlive the batch. Room for `max_sequences` of `max_positions` tokens each.
-  static Result<std::unique_ptr<DirectBatch>> Create(const Checkpoint& checkpoint,
+  static Result<std::unique_ptr<DirectBatch>> Create(Checkpoint& checkpoint,
                                                      const LocalEngineOptions& options,
                                                      int max_sequences, int64_t max_positions);
   // The same on a model that is there already and must outlive the batch; at most as many sequences
@@ -49,8 +48,7 @@ class DirectBatch {
   Status Forward(std::span<const ScheduledRows> rows, double* forward_ms,
                  ForwardObserver* observer = nullptr);
 
-  std::unique_ptr<Backend> backend_;  // where the batch made its model
-  std::unique_ptr<Model> own_model_;
+  std::unique_ptr<LocalModel> own_model_;  // where the batch made its model
   Model* model_ = nullptr;
   std::unique_ptr<BlockManager> manager_;
   std::unique_ptr<CacheMemory> memory_;

@@ -257,25 +257,17 @@ class ModelBench {
 }  // namespace
 
 Result<Report> BenchModel(const std::filesystem::path& model, const ModelBenchOptions& o) {
-  FATHOM_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model));
+  FATHOM_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(model));
   const ModelConfig& config = checkpoint.config();
   FATHOM_RETURN_IF_ERROR(Check(config, o));
   const int threads = o.engine.num_threads > 0 ? o.engine.num_threads : DefaultThreadCount();
-  // Weights are to come from memory, not from the disk.
-  const bool fits = static_cast<int64_t>(checkpoint.total_bytes()) <= FreeHostMemory();
-  if (fits) {
-    ThreadPool pool(threads);
-    checkpoint.Preload(pool, [](uint64_t, uint64_t) {});
-  }
   const int max_rows =
       std::max(o.engine.max_batched_tokens, o.batches.empty() ? 1 : o.batches.back());
   const int64_t longest =
       std::max(LongestAlone(o), o.batches.empty() ? int64_t{0} : LongestTogether(o));
-  FATHOM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Backend> backend,
-      MakeBackend(o.engine.backend, o.engine.numerics, o.engine.num_threads, o.engine.cpu));
-  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Model> loaded,
-                          Model::Create(checkpoint, *backend, max_rows, longest));
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<LocalModel> loaded,
+                          LocalModel::Load(checkpoint, o.engine, max_rows, longest));
+  const WeightsReport& weights = loaded->weights();
   FATHOM_ASSIGN_OR_RETURN(const CachePlanner planner,
                           PlannerFor(config, o.engine.numerics, o.engine.cache_dtypes));
   FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<MachineLimits> limits,
@@ -287,7 +279,10 @@ Result<Report> BenchModel(const std::filesystem::path& model, const ModelBenchOp
       report.conditions.end(),
       {{"model", model.filename().string()},
        {"weight_bytes", static_cast<int64_t>(checkpoint.total_bytes())},
-       {"weights", std::string(fits ? "read ahead" : "larger than the free memory")},
+       {"weights", std::string(WeightsModeName(weights.mode)) +
+                       (weights.exceed_memory ? ", larger than the available memory" : "")},
+       {"huge_page_bytes", weights.huge_page_bytes},
+       {"memory_nodes", int64_t{weights.num_nodes}},
        {"backend", o.engine.backend},
        {"threads", int64_t{threads}},
        {"chunk_tokens", int64_t{o.engine.max_batched_tokens}},
@@ -296,7 +291,7 @@ Result<Report> BenchModel(const std::filesystem::path& model, const ModelBenchOp
        {"steps_per_repetition", int64_t{o.num_steps}},
        {"repetitions", int64_t{o.repeats}},
        {"read_buffer_bytes", limits->buffer_bytes()}});
-  ModelBench bench(*loaded, planner, *limits, o);
+  ModelBench bench(loaded->model(), planner, *limits, o);
   if (!o.prefill.empty()) FATHOM_RETURN_IF_ERROR(bench.Prefill(report));
   if (!o.contexts.empty()) FATHOM_RETURN_IF_ERROR(bench.Contexts(report));
   if (!o.batches.empty()) FATHOM_RETURN_IF_ERROR(bench.Batches(report));

@@ -164,7 +164,7 @@ Report MakeReport(const std::string& model, const EngineCore& core, const Stream
 }  // namespace
 
 Result<Report> BenchStreams(const std::filesystem::path& model, const StreamsBenchOptions& o) {
-  FATHOM_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model));
+  FATHOM_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(model));
   FATHOM_RETURN_IF_ERROR(CheckSizes(checkpoint.config(), o));
   const int most = *std::max_element(o.streams.begin(), o.streams.end());
   LocalEngineOptions engine = o.engine;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "backend/cpu/dot/isa.h"
 #include "cli/arguments.h"
 
 namespace fathom::cli {
@@ -35,8 +36,50 @@ void AddComputeOptions(CLI::App& command, std::string& backend, int& num_threads
       ->check(CLI::Range(1, 1024));
 }
 
+void AddIsaOption(CLI::App& command, std::string& isa) {
+  command
+      .add_option("--cpu-isa", isa,
+                  "Instruction set of the cpu backend: auto (the best one), portable, sse4, avx2, "
+                  "avxvnni, avx512, avx512vnni; results differ in the last bits")
+      ->capture_default_str();
+}
+
+Status UseIsa(const std::string& isa) {
+  if (isa == "auto") {
+    cpu::ResetIsa();
+    return OkStatus();
+  }
+  const Result<cpu::Isa> found = cpu::IsaFromName(isa);
+  const Status status = found.ok() ? cpu::SetIsa(*found) : found.status();
+  return status.ok() ? status : InvalidArgument("--cpu-isa: " + std::string(status.message()));
+}
+
 void AddBackendOptions(CLI::App& command, ModelOptions& o) {
   AddComputeOptions(command, o.backend, o.num_threads);
+  AddIsaOption(command, o.cpu_isa);
+  command
+      .add_option("--cpu-activations", o.cpu_activations,
+                  "Inputs of FP4 experts: official (e4m3), or int8: faster, not the official "
+                  "rounding")
+      ->check(CLI::IsMember({"official", "int8"}))
+      ->capture_default_str();
+  command
+      .add_option("--cpu-dense", o.cpu_dense,
+                  "fp8 matrices: stored, or int8: a lossy copy, faster, needs their memory twice")
+      ->check(CLI::IsMember({"stored", "int8"}))
+      ->capture_default_str();
+  command
+      .add_option("--numa", o.numa,
+                  "auto: on machines with several memory nodes, threads stay on theirs and copied "
+                  "weights are shared out between them; off: as on a machine with one")
+      ->check(CLI::IsMember({"auto", "off"}))
+      ->capture_default_str();
+  command
+      .add_option("--weights", o.weights,
+                  "mmap: use them in their files, which may be larger than memory; copy: read them "
+                  "into memory; hugepages: the same in huge pages. Changes speed, never results")
+      ->check(CLI::IsMember({"mmap", "copy", "hugepages"}))
+      ->capture_default_str();
   command
       .add_option("--max-num-batched-tokens", o.max_batched_tokens,
                   "Tokens computed in one step; changes speed and memory, never results")
@@ -88,12 +131,22 @@ void AddCacheFormatOptions(CLI::App& command, CacheOptions& o) {
       ->group(group);
 }
 
-Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model, const CacheOptions& cache) {
+Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model) {
+  FATHOM_RETURN_IF_ERROR(UseIsa(model.cpu_isa));
   LocalEngineOptions options;
   options.backend = model.backend;
+  options.cpu.int8_activations = model.cpu_activations == "int8";
+  options.cpu.int8_dense = model.cpu_dense == "int8";
   options.num_threads = model.num_threads;
+  FATHOM_ASSIGN_OR_RETURN(options.numa, ParseNumaMode(model.numa));
+  FATHOM_ASSIGN_OR_RETURN(options.weights, ParseWeightsMode(model.weights));
   options.max_model_len = model.max_model_len;
   options.max_batched_tokens = model.max_batched_tokens;
+  return options;
+}
+
+Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model, const CacheOptions& cache) {
+  FATHOM_ASSIGN_OR_RETURN(LocalEngineOptions options, ToEngineOptions(model));
   options.cache_budget = {cache.memory_bytes, cache.memory_share};
   CacheDTypes dtypes = DefaultCacheDTypes(options.numerics);
   if (cache.attention_dtype != "auto") {

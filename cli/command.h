@@ -53,13 +53,23 @@ struct ModelOptions {
   std::string model;  // empty: the bundled model
   std::string backend = "cpu";
   int num_threads = 0;
+  std::string weights = "mmap";
+  std::string numa = "auto";
+  std::string cpu_isa = "auto";
+  std::string cpu_activations = "official";
+  std::string cpu_dense = "stored";
   int64_t max_model_len = 0;
   int max_batched_tokens = 512;
 };
 void AddModelOption(CLI::App& command, std::string& model);
 // --backend, --threads.
 void AddComputeOptions(CLI::App& command, std::string& backend, int& num_threads);
-// Those and --max-num-batched-tokens.
+// --cpu-isa.
+void AddIsaOption(CLI::App& command, std::string& isa);
+// Makes the process compute with that instruction set ("auto": the best one).
+Status UseIsa(const std::string& isa);
+// --backend, --threads, --cpu-isa, --cpu-activations, --cpu-dense, --numa, --weights and
+// --max-num-batched-tokens.
 void AddBackendOptions(CLI::App& command, ModelOptions& options);
 // All of them.
 void AddModelOptions(CLI::App& command, ModelOptions& options);
@@ -76,6 +86,8 @@ void AddCacheOptions(CLI::App& command, CacheOptions& options);
 void AddCacheFormatOptions(CLI::App& command, CacheOptions& options);
 // The engine that the options describe; the rest as in LocalEngineOptions.
 Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model, const CacheOptions& cache);
+// The same without a cache, for what runs a model alone. Both call UseIsa.
+Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model);
 
 // Sampling; what is absent comes from the model's generation_config.json.
 struct SamplingOptions {

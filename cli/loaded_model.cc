@@ -5,37 +5,16 @@
 #include <chrono>
 #include <utility>
 
-#include "base/parallel.h"
 #include "chat/effort.h"
 #include "checkpoint/generation_config.h"
 #include "cli/numbers.h"
 #include "cli/preset.h"
 #include "cli/progress.h"
+#include "cli/weights_lines.h"
 #include "tokenizer/tokenizer.h"
 
 namespace fathom::cli {
 namespace {
-
-// Weights stay where they are, in mapped files. What fits into memory is read ahead, so that the
-// wait for the disk is seen here and not at the first token.
-void ReadAhead(const Checkpoint& checkpoint, int num_threads) {
-  const uint64_t bytes = checkpoint.total_bytes();
-  const double gigabytes = static_cast<double>(bytes) / 1e9;
-  const auto available = static_cast<uint64_t>(FreeHostMemory());
-  if (bytes > available) {
-    spdlog::warn(
-        "weights: {:.2f} GB mapped from {} file(s); free memory is {:.2f} GB, so parts are read "
-        "from "
-        "disk again and again, at the disk's speed",
-        gigabytes, checkpoint.num_files(), static_cast<double>(available) / 1e9);
-    return;
-  }
-  ProgressBar progress("reading weights");
-  ThreadPool pool(num_threads > 0 ? num_threads : DefaultThreadCount());
-  checkpoint.Preload(pool, [&](uint64_t done, uint64_t total) { progress.Update(done, total); });
-  spdlog::info("weights: {:.2f} GB mapped from {} file(s) and read ahead, used in place", gigabytes,
-               checkpoint.num_files());
-}
 
 // What the cache can hold, and how much of a prompt it can spare.
 void DescribeCache(const LocalEngine& engine) {
@@ -126,11 +105,17 @@ Result<LoadedModel> LoadedModel::Load(const ModelLocation& location,
 
   std::vector<TokenId> eos = text.eos_token_ids.empty() ? checkpoint.config().eos_token_ids
                                                         : std::move(text.eos_token_ids);
-  // What does not fit is refused before the weights are read.
-  if (auto size = SizeEngineCache(checkpoint.config(), options); !size.ok()) return size.status();
-  ReadAhead(checkpoint, options.num_threads);
-  FATHOM_ASSIGN_OR_RETURN(loaded.engine,
-                          LocalEngine::Create(std::move(checkpoint), std::move(eos), options));
+  {
+    ProgressBar progress(options.weights == WeightsMode::kMmap ? "reading weights"
+                                                               : "copying weights");
+    LocalEngineOptions with_progress = options;
+    with_progress.load_progress = [&](uint64_t done, uint64_t total) {
+      progress.Update(done, total);
+    };
+    FATHOM_ASSIGN_OR_RETURN(
+        loaded.engine, LocalEngine::Create(std::move(checkpoint), std::move(eos), with_progress));
+  }
+  LogWeights(loaded.engine->weights());
   DescribeCache(*loaded.engine);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   spdlog::info("loaded {}: {} backend, up to {} tokens, {:.2f} s", loaded.name, options.backend,

@@ -11,6 +11,8 @@
 #include "checkpoint/safetensors.h"
 #include "cli/command.h"
 #include "cli/loaded_model.h"
+#include "cli/weights_lines.h"
+#include "engine/local_model.h"
 #include "engine/sequence_runner.h"
 
 namespace fathom::cli {
@@ -33,7 +35,7 @@ Result<std::vector<TokenId>> ReadIds(const std::string& path, int vocab_size) {
 
 Status ComputeLogits(const Options& o) {
   FATHOM_ASSIGN_OR_RETURN(const std::filesystem::path directory, ResolveModel(o.model.model));
-  FATHOM_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(directory));
+  FATHOM_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(directory));
   for (const std::string& note : checkpoint.notes()) spdlog::info("{}", note);
   const int vocab = checkpoint.config().vocab_size;
   FATHOM_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, ReadIds(o.tokens, vocab));
@@ -47,12 +49,14 @@ Status ComputeLogits(const Options& o) {
 
   const Numerics numerics = o.mode == "exact" ? Numerics::kExact : Numerics::kOfficial;
   const int step = static_cast<int>(std::min<int64_t>(o.model.max_batched_tokens, n));
-  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
-                          MakeBackend(o.model.backend, numerics, o.model.num_threads));
-  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
-                          Model::Create(checkpoint, *backend, step, n));
+  FATHOM_ASSIGN_OR_RETURN(LocalEngineOptions options, ToEngineOptions(o.model));
+  options.numerics = numerics;
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<LocalModel> local,
+                          LocalModel::Load(checkpoint, options, step, n));
+  LogWeights(local->weights());
+  local->pool().BindOwner();
   FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<SequenceRunner> runner,
-                          SequenceRunner::Create(*model, numerics, n));
+                          SequenceRunner::Create(local->model(), numerics, n));
 
   std::vector<float> logits(ids.size() * static_cast<size_t>(vocab));
   const auto start = std::chrono::steady_clock::now();

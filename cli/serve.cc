@@ -199,7 +199,8 @@ Result<Served> LoadModel(ServeOptions& o, const ModelLocation& location,
 Result<Served> LoadReplay(const ServeOptions& o, const ModelLocation& location,
                           const FrontEndOptions& front_end, const CLI::App& command) {
   for (const char* name :
-       {"--backend", "--threads", "--max-num-batched-tokens", "--kv-cache-memory-bytes",
+       {"--backend", "--threads", "--cpu-isa", "--cpu-activations", "--cpu-dense", "--numa",
+        "--weights", "--max-num-batched-tokens", "--kv-cache-memory-bytes",
         "--kv-cache-memory-fraction", "--kv-cache-dtype", "--indexer-cache-dtype",
         "--enable-prefix-caching", "--prefix-cache-retention-interval", "--block-size"}) {
     const CLI::Option* option = command.get_option_no_throw(name);

@@ -593,6 +593,25 @@ TEST(PrintConfig, GivenAsAFileItMeansTheSame) {
   EXPECT_EQ(Give({"--config", again.path(), "--print-config"}).config, second.config);
 }
 
+TEST(ServeArguments, PlacesOfWeightsAndThreadsComeFromAllSources) {
+  const TempFile file("weights: copy\nnuma: off\n");
+  const Outcome read = Give({"--config", file.path()}, {{"FATHOM_WEIGHTS", "hugepages"}});
+  EXPECT_THAT(read.given.problems, IsEmpty());
+  EXPECT_EQ(read.options.model.weights, "hugepages");
+  EXPECT_EQ(read.options.model.numa, "off");
+  const auto engine = ToEngineOptions(read.options.model);
+  ASSERT_TRUE(engine.ok());
+  EXPECT_EQ(engine->weights, WeightsMode::kHugePages);
+  EXPECT_EQ(engine->numa, NumaMode::kOff);
+  const Outcome none = Give({});
+  EXPECT_EQ(none.options.model.weights, "mmap");
+  EXPECT_EQ(none.options.model.numa, "auto");
+  const Outcome bad = Give({"--weights", "thp", "--numa=on"});
+  EXPECT_THAT(bad.given.problems,
+              testing::UnorderedElementsAre(AllOf(HasSubstr("--weights"), HasSubstr("hugepages")),
+                                            AllOf(HasSubstr("--numa"), HasSubstr("auto"))));
+}
+
 TEST(PrintConfig, SaysWhereValuesComeFromAndHidesKeys) {
   const TempFile file("max-num-seqs: 8\n");
   const Outcome outcome =

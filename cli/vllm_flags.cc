@@ -46,7 +46,7 @@ Judgement JudgeLoadFormat(const std::string& value) {
   if (format == "dummy") {
     return {kRefuse, "write a random checkpoint with 'fathom synth' and serve that"};
   }
-  return {kWarn, "weights are mapped from the model's safetensors files"};
+  return {kWarn, "weights are read from the model's safetensors files (--weights)"};
 }
 
 // Templates that vLLM's documentation passes for V4 say what the built-in encoder does.
@@ -76,11 +76,12 @@ constexpr VllmFlag kFlags[] = {
     // Model.
     {"trust-remote-code", kSwitch, kWarn, "false", kNoPython},
     {"load-format", kValue, kWarn, "", "", JudgeLoadFormat},
-    {"model-loader-extra-config", kJson, kWarn, "", "weights are mapped, not loaded"},
-    {"safetensors-load-strategy", kValue, kWarn, "", "weights are mapped and read ahead"},
+    {"model-loader-extra-config", kJson, kWarn, "", "weights are used where --weights puts them"},
+    {"safetensors-load-strategy", kValue, kWarn, "",
+     "weights are mapped and read ahead (--weights)"},
     {"use-tqdm-on-load", kSwitch, kWarn, "", "a terminal gets a progress bar"},
     {"ignore-patterns", kList, kWarn, "", "nothing is downloaded"},
-    {"max-parallel-loading-workers", kValue, kWarn, "", "weights are mapped and read ahead"},
+    {"max-parallel-loading-workers", kValue, kWarn, "", "all threads read weights (--threads)"},
     {"hf-token", kValue, kWarn, "", "nothing is downloaded"},
     {"code-revision", kValue, kWarn, "", kNoPython},
     {"hf-config-path", kValue, kRefuse, "", "config.json is read from the model's folder"},

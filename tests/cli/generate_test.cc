@@ -160,6 +160,20 @@ TEST(Generate, BackendsAgreeOnGreedyText) {
   EXPECT_EQ(Generate(ask), Generate(reference));
 }
 
+TEST(Generate, WeightsAreWhereTheyAreAskedFor) {
+  const auto log = [](const char* weights) {
+    const Outcome outcome = RunFathom(
+        {"--log-level", "info", "generate", "--weights", weights, "--temperature", "0", kSum});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, "323\n") << weights;
+    return outcome.err;
+  };
+  EXPECT_THAT(log("mmap"), HasSubstr("used in place"));
+  EXPECT_THAT(log("copy"), HasSubstr("copied into memory"));
+  EXPECT_THAT(log("hugepages"), HasSubstr("in huge pages"));
+  EXPECT_EQ(Generate({"--numa", "off", "--temperature", "0", kSum}), "323\n");
+}
+
 TEST(Generate, CtrlCEndsWithWhatCame) {
   Program program({"generate", "--raw", "--ignore-eos", "-n", "100000", "--temperature", "0",
                    "Once upon a time"});

@@ -102,6 +102,7 @@ TEST_P(Logits, ChunksAndThreadsDoNotChangeAByte) {
     EXPECT_TRUE(ReadFile(Compute(golden, {"--mode", mode, "--max-num-batched-tokens", "50",
                                           "--threads", "1"})) == whole)
         << mode;
+    EXPECT_TRUE(ReadFile(Compute(golden, {"--mode", mode, "--weights", "copy"})) == whole) << mode;
   }
 }
 
