@@ -94,6 +94,7 @@ class ModelBench {
              const ModelBenchOptions& options)
       : model_(model),
         config_(model.config()),
+        planner_(planner),
         limits_(limits),
         o_(options),
         bytes_(model.config(), planner.layout()),
@@ -152,6 +153,12 @@ class ModelBench {
 
   Status Batches(Report& report) {
     const int most = o_.batches.back();
+    const int64_t cache_bytes = planner_.BytesFor(most, LongestTogether(o_));
+    if (const int64_t free = FreeHostMemory(); free > 0 && cache_bytes > free) {
+      return OutOfMemory("the caches of " + std::to_string(most) + " answers need " +
+                         std::to_string(cache_bytes) + " bytes, the free memory is " +
+                         std::to_string(free) + "; lower --batch or --batch-context");
+    }
     FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<DirectBatch> batch,
                             DirectBatch::Create(model_, o_.engine, most, LongestTogether(o_)));
     std::vector<std::vector<TokenId>> prompts;
@@ -159,12 +166,9 @@ class ModelBench {
       prompts.push_back(SyntheticTokens(i + 1, o_.batch_context, config_.vocab_size));
     }
     FATHOM_RETURN_IF_ERROR(batch->Start(std::move(prompts)));
-    const std::vector<TokenId> next =
-        SyntheticTokens(0, LongestTogether(o_) * most, config_.vocab_size);
-    size_t next_token = 0;
+    int64_t stream = most;
     const auto append = [&](int n) {
-      batch->Append(std::span(next).subspan(next_token, static_cast<size_t>(n)));
-      next_token += static_cast<size_t>(n);
+      batch->Append(SyntheticTokens(++stream, n, config_.vocab_size));
     };
     double ms = 0.0;
     FATHOM_RETURN_IF_ERROR(batch->Step(&ms));  // not measured
@@ -248,6 +252,7 @@ class ModelBench {
 
   Model& model_;
   const ModelConfig& config_;
+  const CachePlanner& planner_;
   MachineLimits& limits_;
   const ModelBenchOptions& o_;
   StepBytes bytes_;

@@ -28,7 +28,7 @@ struct ModelBenchOptions {
 };
 
 // kInvalidArgument for lengths beyond the model's positions, and for contexts nearer to each other
-// than the steps of a measurement.
+// than the steps of a measurement; kOutOfMemory where caches need more than is free.
 Result<Report> BenchModel(const std::filesystem::path& model, const ModelBenchOptions& options);
 
 }  // namespace fathom::bench

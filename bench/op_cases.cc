@@ -1,11 +1,9 @@
 #include "bench/op_cases.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <utility>
 
-#include "base/check.h"
 #include "base/formats.h"
 #include "bench/workload.h"
 #include "model/rope.h"

@@ -3,7 +3,6 @@
 #include <string>
 #include <utility>
 
-#include "base/check.h"
 #include "bench/op_cases.h"
 #include "bench/workload.h"
 

@@ -36,6 +36,17 @@ Status CheckOptions(const ModelConfig& config, const OpsBenchOptions& o) {
                        " bytes are more than half of the free memory of " + std::to_string(free) +
                        "; lower --memory");
   }
+  // All cases have their activations at once: a generous estimate of those of a token, in values.
+  const int64_t values = 8 * int64_t{config.num_heads} * config.head_dim +
+                         12 * int64_t{config.hc_mult} * config.hidden_size +
+                         8 * int64_t{config.o_groups} * config.o_lora_rank +
+                         8 * int64_t{config.index_num_heads} * config.index_head_dim +
+                         4 * int64_t{config.index_topk} + 16 * int64_t{config.head_dim};
+  if (free > 0 && most * values > free / 4 / static_cast<int64_t>(sizeof(float))) {
+    return OutOfMemory("activations of " + std::to_string(most) +
+                       " rows need more than a quarter of the free memory of " +
+                       std::to_string(free) + " bytes; lower --rows");
+  }
   return OkStatus();
 }
 

@@ -31,7 +31,8 @@ struct OpsBenchOptions {
 };
 
 // kInvalidArgument for contexts beyond the model's positions, unknown operations and matrices for
-// which the memory is too small; kOutOfMemory where it is more than half of what is free.
+// which the memory is too small; kOutOfMemory where it is more than half of what is free, or where
+// activations need more than a quarter of that.
 Result<Report> BenchOps(const ModelConfig& config, const OpsBenchOptions& options);
 
 }  // namespace fathom::bench

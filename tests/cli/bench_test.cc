@@ -242,6 +242,8 @@ TEST(Bench, WhatCannotBeMeasuredIsRefused) {
   expect({"model", "--contexts", "300,310"}, kFailed, "context 310");
   expect({"model", "--contexts", "1"}, kFailed, "context 1");
   expect({"model", "--computed-tokens", "300"}, kFailed, "whole blocks");
+  expect({"model", "--parts", "batch", "--batch", "4096", "--batch-context", "1000K"}, kFailed,
+         "--batch-context");
   expect({"model", "--parts", "decoding"}, kUsage, "--parts");
   expect({"model", "--parts", "decode", "--prefill", "12"}, kFailed, "--prefill");
   expect({"model", "--batch", "0"}, kUsage, "--batch");
@@ -252,6 +254,7 @@ TEST(Bench, WhatCannotBeMeasuredIsRefused) {
   expect({"ops", "--context", "1M"}, kFailed, "positions");
   expect({"ops", "--memory", "8M", "--only", "moe"}, kFailed, "an expert has 4194304 bytes");
   expect({"ops", "--memory", "1024G"}, kFailed, "--memory");
+  expect({"ops", "--rows", "65536"}, kFailed, "--rows");
   expect({"ops", "--backend", "gpu"}, kUsage, "--backend");
   expect({"streams", "--prompt-tokens", "1M"}, kFailed, "positions");
   expect({"streams", "--streams", "600", "--prompt-tokens", "1", "--output-tokens", "2"}, kFailed,
