@@ -93,18 +93,24 @@ float InverseRms(std::span<const float> x, float eps);
 void ScaleRow(std::span<const float> x, const float* weight, float inverse, bool round, float* out);
 // y[i] = bf16(sum over c of pre[c] * copies[c][i]), c ascending.
 void MixCopies(const float* copies, std::span<const float> pre, std::span<float> y, bool round);
-// copies[k][i] = bf16(post[k] * out[i] + sum over j of comb[j][k] * copies[j][i]), the sum in
-// double.
-void HcPostRow(float* copies, int hc, std::span<const float> out, const float* post,
-               const float* comb, bool round);
 // Rotates the last channels of x, adjacent pairs; cos_sin is [pairs][2]. sign -1 rotates back.
 void RopeRow(std::span<float> x, std::span<const float> cos_sin, float sign, bool round);
 // The official norm of one query head: in official numerics every step of it rounds to bf16.
 void QueryNorm(std::span<float> q, float eps, bool round);
+
+// ---- Rotations and mixing (kernels_rotations.cc)
+
 // Orthonormal Walsh-Hadamard transform in Sylvester order; the size is a power of two, at most
 // kMaxHadamard.
 inline constexpr int kMaxHadamard = 1024;
 void HadamardRow(std::span<float> x, bool round);
+// copies[k][i] = bf16(post[k] * out[i] + sum over j of comb[j][k] * copies[j][i]), the sum in
+// double.
+void HcPostRow(float* copies, int hc, std::span<const float> out, const float* post,
+               const float* comb, bool round);
+// Of each of `num` 4 x 4 matrices [source][destination]: columns divided by their sums + eps, and
+// then, iterations - 1 times, rows and columns. Sums in ascending order; the bits of a plain loop.
+void Sinkhorn4(float* const* comb, int num, int iterations, float eps);
 
 // ---- Attention (kernels_attention.cc)
 

@@ -70,46 +70,6 @@ void MixCopies(const float* copies, std::span<const float> pre, std::span<float>
   });
 }
 
-void HcPostRow(float* copies, int hc, std::span<const float> out, const float* post,
-               const float* comb, bool round) {
-  const D64 d64;
-  const DHalf dh;
-  constexpr int kMaxCopies = 8;
-  constexpr int kHalf = kLanes / 2;
-  FATHOM_DCHECK(hc <= kMaxCopies, "hc_mult");
-  const auto width = static_cast<int64_t>(out.size());
-  int64_t i = 0;
-  for (; i + kHalf <= width; i += kHalf) {
-    V64 before[kMaxCopies];
-    for (int j = 0; j < hc; ++j) {
-      before[j] = hn::PromoteTo(d64, hn::LoadU(dh, copies + j * width + i));
-    }
-    const auto o = hn::LoadU(dh, out.data() + i);
-    for (int k = 0; k < hc; ++k) {
-      V64 mixed = hn::Zero(d64);
-      for (int j = 0; j < hc; ++j) {
-        const auto weight = static_cast<double>(comb[j * hc + k]);
-        mixed = hn::MulAdd(hn::Set(d64, weight), before[j], mixed);
-      }
-      const V64 added = hn::PromoteTo(d64, hn::Mul(hn::Set(dh, post[k]), o));
-      hn::StoreU(hn::DemoteTo(dh, hn::Add(added, mixed)), dh, copies + k * width + i);
-    }
-  }
-  for (; i < width; ++i) {
-    double before[kMaxCopies];
-    for (int j = 0; j < hc; ++j) before[j] = copies[j * width + i];
-    for (int k = 0; k < hc; ++k) {
-      double mixed = 0.0;
-      for (int j = 0; j < hc; ++j) mixed += static_cast<double>(comb[j * hc + k]) * before[j];
-      const float added = post[k] * out[static_cast<size_t>(i)];
-      copies[k * width + i] = static_cast<float>(added + mixed);
-    }
-  }
-  if (!round) return;
-  ForVectors(hc * width, [&](int64_t at, auto load, auto store)
-                             HWY_ATTR { store(Bf16Round(load(copies + at)), copies + at); });
-}
-
 void RopeRow(std::span<float> x, std::span<const float> cos_sin, float sign, bool round) {
   const auto pairs = static_cast<int64_t>(cos_sin.size() / 2);
   float* rotated = x.data() + x.size() - cos_sin.size();
@@ -152,25 +112,6 @@ void QueryNorm(std::span<float> q, float eps, bool round) {
   });
 }
 
-void HadamardRow(std::span<float> x, bool round) {
-  FATHOM_CHECK(x.size() <= kMaxHadamard, "Hadamard size");
-  double v[kMaxHadamard];
-  const size_t n = x.size();
-  for (size_t i = 0; i < n; ++i) v[i] = x[i];
-  for (size_t half = 1; half < n; half *= 2) {
-    for (size_t i = 0; i < n; i += 2 * half) {
-      for (size_t j = i; j < i + half; ++j) {
-        const double a = v[j];
-        const double b = v[j + half];
-        v[j] = a + b;
-        v[j + half] = a - b;
-      }
-    }
-  }
-  const double scale = 1.0 / std::sqrt(static_cast<double>(n));
-  for (size_t i = 0; i < n; ++i) x[i] = RoundIf(round, static_cast<float>(v[i] * scale));
-}
-
 int VectorBits() { return 32 * kLanes; }
 
 }  // namespace fathom::cpu::HWY_NAMESPACE
@@ -182,10 +123,8 @@ namespace fathom::cpu {
 HWY_EXPORT(InverseRms);
 HWY_EXPORT(ScaleRow);
 HWY_EXPORT(MixCopies);
-HWY_EXPORT(HcPostRow);
 HWY_EXPORT(RopeRow);
 HWY_EXPORT(QueryNorm);
-HWY_EXPORT(HadamardRow);
 HWY_EXPORT(VectorBits);
 
 float InverseRms(std::span<const float> x, float eps) {
@@ -198,17 +137,12 @@ void ScaleRow(std::span<const float> x, const float* weight, float inverse, bool
 void MixCopies(const float* copies, std::span<const float> pre, std::span<float> y, bool round) {
   HWY_DYNAMIC_DISPATCH(MixCopies)(copies, pre, y, round);
 }
-void HcPostRow(float* copies, int hc, std::span<const float> out, const float* post,
-               const float* comb, bool round) {
-  HWY_DYNAMIC_DISPATCH(HcPostRow)(copies, hc, out, post, comb, round);
-}
 void RopeRow(std::span<float> x, std::span<const float> cos_sin, float sign, bool round) {
   HWY_DYNAMIC_DISPATCH(RopeRow)(x, cos_sin, sign, round);
 }
 void QueryNorm(std::span<float> q, float eps, bool round) {
   HWY_DYNAMIC_DISPATCH(QueryNorm)(q, eps, round);
 }
-void HadamardRow(std::span<float> x, bool round) { HWY_DYNAMIC_DISPATCH(HadamardRow)(x, round); }
 VectorUnit ChosenVectorUnit() { return {IsaName(ChosenIsa()), HWY_DYNAMIC_DISPATCH(VectorBits)()}; }
 
 }  // namespace fathom::cpu

@@ -261,6 +261,82 @@ TEST_P(CpuKernels, RowOperationsEqualTheReferenceBitForBit) {
   }
 }
 
+TEST_P(CpuKernels, HadamardOfAnySizeIsTheReferencesBits) {
+  Random random(12);
+  for (int n = 1; n <= cpu::kMaxHadamard; n *= 2) {
+    for (Numerics numerics : {Numerics::kOfficial, Numerics::kExact}) {
+      std::vector<float> x = random.Bf16s(n);
+      // So wide a range that sums round in double too: the order of the steps shows.
+      for (float& v : x) v = std::ldexp(v, random.Int(-60, 60));
+      std::vector<float> want = x;
+      reference::HadamardRow(numerics, want);
+      cpu::HadamardRow(x, numerics == Numerics::kOfficial);
+      ExpectSameBits(x, want);
+    }
+  }
+  std::vector<float> x = random.Bf16s(128);
+  x[3] = std::numeric_limits<float>::quiet_NaN();
+  x[77] = std::numeric_limits<float>::infinity();
+  cpu::HadamardRow(x, /*round=*/true);
+  for (float v : x) EXPECT_EQ(std::bit_cast<uint32_t>(v), 0x7FC00000u);
+}
+
+TEST_P(CpuKernels, SinkhornOfFourIsThePlainLoopsBits) {
+  Random random(13);
+  for (int num : {1, 3, 4, 9}) {
+    for (int iterations : {1, 2, 20}) {
+      std::vector<float> got = random.Normals(int64_t{16} * num);
+      for (float& v : got) v = std::exp(3.0f * v);
+      std::vector<float> want = got;
+      std::vector<float*> matrices;
+      for (int m = 0; m < num; ++m) matrices.push_back(got.data() + 16 * m);
+      cpu::Sinkhorn4(matrices.data(), num, iterations, 1e-6f);
+      // Elements `stride` apart, from `begin` on, by their sum.
+      const auto divide = [&](float* begin, int stride) {
+        float sum = 0.0f;
+        for (int i = 0; i < 4; ++i) sum += begin[i * stride];
+        for (int i = 0; i < 4; ++i) begin[i * stride] /= sum + 1e-6f;
+      };
+      for (int m = 0; m < num; ++m) {
+        float* matrix = want.data() + 16 * m;
+        for (int i = 0; i < iterations; ++i) {
+          for (int j = 0; j < 4 && i > 0; ++j) divide(matrix + 4 * j, 1);
+          for (int k = 0; k < 4; ++k) divide(matrix + k, 4);
+        }
+      }
+      EXPECT_EQ(Bits(got), Bits(want));
+    }
+  }
+}
+
+TEST_P(CpuKernels, CopiesOfAnyNumberAndWidthMixLikeThePlainLoop) {
+  Random random(14);
+  for (int hc = 1; hc <= 8; ++hc) {
+    for (int width : {1, 7, 8, 9, 33, 64}) {
+      for (bool round : {true, false}) {
+        std::vector<float> got = random.Bf16s(int64_t{hc} * width);
+        const std::vector<float> before = got, out = random.Bf16s(width), post = random.Normals(hc);
+        const std::vector<float> comb = random.Normals(int64_t{hc} * hc);
+        std::vector<float> want(got.size());
+        for (int k = 0; k < hc; ++k) {
+          for (int i = 0; i < width; ++i) {
+            double mixed = 0.0;
+            for (int j = 0; j < hc; ++j) {
+              mixed += static_cast<double>(comb[static_cast<size_t>(j * hc + k)]) *
+                       static_cast<double>(before[static_cast<size_t>(j * width + i)]);
+            }
+            const float added = post[static_cast<size_t>(k)] * out[static_cast<size_t>(i)];
+            const auto sum = static_cast<float>(static_cast<double>(added) + mixed);
+            want[static_cast<size_t>(k * width + i)] = round ? RoundToBf16(sum) : sum;
+          }
+        }
+        cpu::HcPostRow(got.data(), hc, out, post.data(), comb.data(), round);
+        EXPECT_EQ(Bits(got), Bits(want)) << hc << " copies of " << width;
+      }
+    }
+  }
+}
+
 // Tiles of any size, heads and channels that fill no vector, against sums in double.
 TEST_P(CpuKernels, AttentionTilesAddUpToTheSoftmaxOverAllEntries) {
   Random random(9);
