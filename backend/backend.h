@@ -60,6 +60,13 @@ class Backend {
   // Called once, before the first operation. kOutOfMemory when the scratch cannot be had.
   virtual Status Prepare(const BackendLimits& limits) = 0;
 
+  // Told once of every matrix of the model's layers and head, before the first operation; a backend
+  // may keep a copy in a form of its own.
+  virtual Status AddWeight(const WeightView& weight) {
+    static_cast<void>(weight);
+    return OkStatus();
+  }
+
   Status EmbedExpand(const EmbedExpandArgs& args);
   Status HcPreNorm(const HcPreNormArgs& args);
   Status HcPost(const HcPostArgs& args);

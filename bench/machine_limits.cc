@@ -25,6 +25,8 @@ double Best(const std::vector<double>& values) {
   return values.empty() ? 0.0 : *std::max_element(values.begin(), values.end());
 }
 
+}  // namespace
+
 int64_t LastLevelCacheBytes() {
   int64_t bytes = 0;
 #if defined(_SC_LEVEL3_CACHE_SIZE)
@@ -32,8 +34,6 @@ int64_t LastLevelCacheBytes() {
 #endif
   return std::max<int64_t>(bytes, 0);
 }
-
-}  // namespace
 
 Result<std::unique_ptr<MachineLimits>> MachineLimits::Create(int num_threads) {
   std::unique_ptr<MachineLimits> limits(new MachineLimits(num_threads));

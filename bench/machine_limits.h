@@ -17,6 +17,9 @@
 
 namespace fathom::bench {
 
+// As the system says; 0 where it does not.
+int64_t LastLevelCacheBytes();
+
 class MachineLimits {
  public:
   // Buffer to read: twice the last-level cache, at least kLeastBytes, at most a quarter of the

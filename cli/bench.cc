@@ -8,6 +8,7 @@
 #include "bench/cache_bench.h"
 #include "bench/context_bench.h"
 #include "bench/model_bench.h"
+#include "bench/ops_bench.h"
 #include "bench/step_bench.h"
 #include "bench/streams_bench.h"
 #include "bench/turns_bench.h"
@@ -269,6 +270,43 @@ void AddModel(CLI::App& bench, Action& action) {
   });
 }
 
+void AddOps(CLI::App& bench, Action& action) {
+  struct Options {
+    std::string shapes = "flash";
+    bench::OpsBenchOptions bench;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App* command =
+      bench.add_subcommand("ops", "Operations of a backend one by one, and the machine");
+  command
+      ->add_option("--shapes", o->shapes,
+                   "Sizes: a preset (flash, pro, mid, nano), a directory, config.json or org/name "
+                   "in the local Hugging Face cache. Weights are not read")
+      ->capture_default_str();
+  AddComputeOptions(*command, o->bench.backend, o->bench.num_threads);
+  AddCounts(*command, "--rows", o->bench.rows, 65'536, "Tokens of the step, all of one sequence");
+  command->add_option("--only", o->bench.only, "Operations (default: all)")
+      ->delimiter(',')
+      ->check(CLI::IsMember(bench::OperationNames()));
+  AddCount(*command, "--context", o->bench.context, 1, kMostTokens, "Tokens in front of the step");
+  AddCount(*command, "--memory", o->bench.memory_bytes, 1, int64_t{1} << 40,
+           "Bytes of weights, a quarter for each format; those of a quarter of this should not fit "
+           "into a cache");
+  AddRepeats(*command, o->bench.repeats);
+  AddCount(*command, "--time-ms", o->bench.time_ms, 1, 60'000,
+           "Repetitions go on until this time is over");
+  AddJson(*command, o->json);
+  command->callback([o, &action] {
+    action = [o] {
+      Sort(o->bench.rows);
+      const Result<ModelConfig> config = ReadConfig(o->shapes);
+      if (!config.ok()) return Fail(config.status());
+      return Print(Named(BenchOps(*config, o->bench), o->shapes), o->json);
+    };
+  });
+}
+
 void AddStreams(CLI::App& bench, Action& action) {
   struct Options {
     EngineOptions engine;
@@ -302,6 +340,7 @@ void AddBenchCommand(CLI::App& app, Action& action) {
   CLI::App* bench = app.add_subcommand("bench", "Measure parts of fathom, or a running server");
   bench->require_subcommand(1);
   AddModel(*bench, action);
+  AddOps(*bench, action);
   AddStep(*bench, action);
   AddTurns(*bench, action);
   AddContext(*bench, action);
@@ -312,6 +351,7 @@ void AddBenchCommand(CLI::App& app, Action& action) {
       "Figures of a release build; docs/benchmarks.md explains them.\n"
       "Examples:\n"
       "  fathom bench model --prefill 2K --contexts 512,32K --parts prefill,decode\n"
+      "  fathom bench ops --shapes flash --rows 1,16 --only linear,moe\n"
       "  fathom bench step --sequences 256 --contexts 4096,1M\n"
       "  fathom bench streams --streams 1,8,32 --json");
 }

@@ -25,14 +25,18 @@ void AddModelOption(CLI::App& command, std::string& model) {
       ->type_name("MODEL");
 }
 
-void AddBackendOptions(CLI::App& command, ModelOptions& o) {
-  command.add_option("--backend", o.backend, "Where to compute")
+void AddComputeOptions(CLI::App& command, std::string& backend, int& num_threads) {
+  command.add_option("--backend", backend, "Where to compute")
       ->check(CLI::IsMember({"cpu", "reference"}))
       ->capture_default_str();
   command
-      .add_option("-t,--threads", o.num_threads,
+      .add_option("-t,--threads", num_threads,
                   "Threads that compute (default: OMP_NUM_THREADS, else one per processor)")
       ->check(CLI::Range(1, 1024));
+}
+
+void AddBackendOptions(CLI::App& command, ModelOptions& o) {
+  AddComputeOptions(command, o.backend, o.num_threads);
   command
       .add_option("--numa", o.numa,
                   "auto: on machines with several memory nodes, threads stay on theirs and copied "

@@ -59,7 +59,9 @@ struct ModelOptions {
   int max_batched_tokens = 512;
 };
 void AddModelOption(CLI::App& command, std::string& model);
-// --backend, --threads, --numa, --weights, --max-num-batched-tokens.
+// --backend, --threads.
+void AddComputeOptions(CLI::App& command, std::string& backend, int& num_threads);
+// Those, --numa, --weights and --max-num-batched-tokens.
 void AddBackendOptions(CLI::App& command, ModelOptions& options);
 // All of them.
 void AddModelOptions(CLI::App& command, ModelOptions& options);

@@ -10,21 +10,6 @@
 namespace fathom {
 namespace {
 
-BackendLimits LimitsFor(const ModelConfig& c, int max_rows, int64_t max_positions) {
-  BackendLimits limits;
-  limits.max_rows = max_rows;
-  limits.max_cols = std::max({c.hidden_size, c.q_lora_rank, c.o_groups * c.o_lora_rank,
-                              c.moe_intermediate_size * std::max(1, c.num_shared_experts),
-                              c.num_heads / c.o_groups * c.head_dim});
-  limits.max_experts = c.num_experts;
-  limits.max_experts_per_token = c.num_experts_per_token;
-  limits.max_expert_width = c.moe_intermediate_size * std::max(1, c.num_shared_experts);
-  limits.max_heads = std::max(c.num_heads, c.index_num_heads);
-  limits.max_head_dim = std::max(c.head_dim, c.index_head_dim);
-  limits.max_positions = max_positions;
-  return limits;
-}
-
 RouteScoring ScoringOf(const ModelConfig& config) {
   switch (config.scoring) {
     case ScoringFunc::kSqrtSoftplus:
@@ -53,11 +38,27 @@ TensorView<const float> View(const std::vector<float>& v) {
 
 }  // namespace
 
+BackendLimits BackendLimitsFor(const ModelConfig& c, int max_rows, int64_t max_positions) {
+  BackendLimits limits;
+  limits.max_rows = max_rows;
+  limits.max_cols = std::max({c.hidden_size, c.q_lora_rank, c.o_groups * c.o_lora_rank,
+                              c.moe_intermediate_size * std::max(1, c.num_shared_experts),
+                              c.num_heads / c.o_groups * c.head_dim});
+  limits.max_experts = c.num_experts;
+  limits.max_experts_per_token = c.num_experts_per_token;
+  limits.max_expert_width = c.moe_intermediate_size * std::max(1, c.num_shared_experts);
+  limits.max_heads = std::max(c.num_heads, c.index_num_heads);
+  limits.max_head_dim = std::max(c.head_dim, c.index_head_dim);
+  limits.max_positions = max_positions;
+  return limits;
+}
+
 Result<std::unique_ptr<Model>> Model::Create(const Checkpoint& checkpoint, Backend& backend,
                                              int max_rows, int64_t max_positions) {
   if (max_rows < 1) return InvalidArgument("a step needs room for at least one token");
   FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<ModelWeights> weights, ModelWeights::Build(checkpoint));
-  FATHOM_RETURN_IF_ERROR(backend.Prepare(LimitsFor(checkpoint.config(), max_rows, max_positions)));
+  FATHOM_RETURN_IF_ERROR(
+      backend.Prepare(BackendLimitsFor(checkpoint.config(), max_rows, max_positions)));
   return std::unique_ptr<Model>(new Model(checkpoint, backend, std::move(weights), max_rows));
 }
 

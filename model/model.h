@@ -36,6 +36,9 @@ class ForwardObserver {
                        TensorView<const float> /*weights*/) {}
 };
 
+// What a backend has to be prepared for to run steps of up to `max_rows` tokens of such a model.
+BackendLimits BackendLimitsFor(const ModelConfig& config, int max_rows, int64_t max_positions);
+
 class Model {
  public:
   // `checkpoint` and `backend` must outlive the model. Prepares the backend for steps of up to

@@ -9,19 +9,26 @@
 
 namespace fathom {
 
-CpuBackend::CpuBackend(Numerics numerics, ThreadPool& pool)
-    : Backend(numerics), pool_(pool), scratch_(std::make_unique<Scratch>()) {}
+CpuBackend::CpuBackend(Numerics numerics, ThreadPool& pool, const CpuOptions& options)
+    : Backend(numerics), pool_(pool), options_(options), scratch_(std::make_unique<Scratch>()) {}
 
-CpuBackend::CpuBackend(Numerics numerics, int num_threads)
+CpuBackend::CpuBackend(Numerics numerics, int num_threads, const CpuOptions& options)
     : Backend(numerics),
       own_pool_(std::make_unique<ThreadPool>(num_threads)),
       pool_(*own_pool_),
+      options_(options),
       scratch_(std::make_unique<Scratch>()) {}
 
 CpuBackend::~CpuBackend() = default;
 
 Status CpuBackend::Prepare(const BackendLimits& limits) {
   return scratch_->Allocate(limits, pool_.num_threads());
+}
+
+Status CpuBackend::AddWeight(const WeightView& weight) {
+  if (!options_.int8_dense || !official() || !cpu::Int8Weight::Takes(weight)) return OkStatus();
+  FATHOM_ASSIGN_OR_RETURN(int8_weights_[weight.data], cpu::Int8Weight::Make(weight, pool_));
+  return OkStatus();
 }
 
 Status CpuBackend::Fits(const char* what, int64_t value, int64_t limit) {
@@ -39,15 +46,13 @@ class SizeSum {
  public:
   // Offset of an array of `parts` parts of `count` elements; parts begin on a cache line.
   size_t Add(int64_t parts, int64_t count, size_t element_bytes, int64_t* stride) {
-    // Elements that don't fill a cache line (ByteRow) come in arrays of one part only.
-    const size_t per_line = kAlignment % element_bytes == 0 ? kAlignment / element_bytes : 1;
+    const size_t per_line = kAlignment / element_bytes;
     const size_t padded = (static_cast<size_t>(count) + per_line - 1) / per_line * per_line;
     *stride = static_cast<int64_t>(padded);
     const size_t offset = total_;
     size_t bytes = 0;
     overflow_ |= __builtin_mul_overflow(padded * element_bytes, static_cast<size_t>(parts), &bytes);
-    overflow_ |= __builtin_add_overflow(bytes, kAlignment - 1, &bytes);
-    overflow_ |= __builtin_add_overflow(total_, bytes / kAlignment * kAlignment, &total_);
+    overflow_ |= __builtin_add_overflow(total_, bytes, &total_);
     return offset;
   }
   [[nodiscard]] bool overflow() const { return overflow_; }
@@ -83,9 +88,10 @@ Status CpuBackend::Scratch::Allocate(const BackendLimits& new_limits, int num_th
   const auto place_all = [&] {
     const int64_t items = int64_t{l.max_rows} * (l.max_experts_per_token + 1);
     const int64_t expert_cols = std::max(l.max_cols, l.max_expert_width);
-    // Whole vectors, as PermuteInput wants them.
+    // Whole vectors, as PermuteInput wants them, and one more: rows a power of two apart would
+    // share the few places that the L1 cache has for such addresses.
     const auto padded = [](int64_t cols) {
-      return (cols + cpu::kMaxLanes - 1) / cpu::kMaxLanes * cpu::kMaxLanes;
+      return (cols + cpu::kMaxLanes - 1) / cpu::kMaxLanes * cpu::kMaxLanes + cpu::kMaxLanes;
     };
     sum = SizeSum();
     place(float_inputs, l.max_rows, padded(l.max_cols));
@@ -94,6 +100,8 @@ Status CpuBackend::Scratch::Allocate(const BackendLimits& new_limits, int num_th
     place(float_rows, 1, l.max_rows);
     place(e4m3_rows, 1, l.max_rows);
     place(byte_rows, 1, l.max_rows);
+    place(int8_inputs, l.max_rows, padded(l.max_cols));
+    place(int8_rows, 1, l.max_rows);
     place(head_inputs, l.max_rows, l.max_cols);
     place(mixes, l.max_rows, kMixStride);
     place(router_scores, l.max_rows, l.max_experts);
@@ -114,7 +122,16 @@ Status CpuBackend::Scratch::Allocate(const BackendLimits& new_limits, int num_th
     place(thread_window, num_threads, int64_t{kWindowRows} * l.max_head_dim);
     place(thread_tile, num_threads, int64_t{cpu::kTile} * l.max_head_dim);
     place(thread_softmax, num_threads, int64_t{2} * kQueryBlock * l.max_heads);
-    place(thread_keys, num_threads, max_entries);
+    const int64_t index_values = int64_t{l.max_heads} * l.max_head_dim;
+    place(index_slots, kIndexRows, index_values);
+    place(index_heads, 1, int64_t{kIndexRows} * l.max_heads);
+    place(thread_codes, num_threads, int64_t{2} * cpu::kMaxLanes * l.max_head_dim);
+    place(thread_code_scales, num_threads,
+          int64_t{2} * cpu::kMaxLanes * l.max_head_dim / cpu::kFp4Group);
+    // Rows may be read to the end of the next one.
+    place(thread_dots, num_threads, (int64_t{l.max_heads} + 1) * 2 * cpu::kMaxLanes);
+    place(thread_list, num_threads, cpu::TopkListSize(max_entries));
+    place(thread_keys, num_threads, cpu::TopkListSize(max_entries));
   };
   memory_.reset();
   place_all();

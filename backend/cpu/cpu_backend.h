@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <unordered_map>
 
 #include "backend/backend.h"
 #include "backend/cpu/products.h"
@@ -16,17 +17,26 @@
 
 namespace fathom {
 
+// Deviations from the official numerics, for speed; docs/performance-cpu.md says what they cost.
+// Exact numerics take neither.
+struct CpuOptions {
+  bool int8_activations = false;  // inputs of FP4 weights in int8 (groups of 32) instead of e4m3
+  // fp8 matrices that AddWeight gets, and their inputs, in int8 (groups of 128).
+  bool int8_dense = false;
+};
+
 class CpuBackend final : public Backend {
  public:
   // The pool outlives the backend and runs no other loops while an operation does.
-  CpuBackend(Numerics numerics, ThreadPool& pool);
+  CpuBackend(Numerics numerics, ThreadPool& pool, const CpuOptions& options = {});
   // With a pool of its own; `num_threads` counts the caller.
-  CpuBackend(Numerics numerics, int num_threads);
+  CpuBackend(Numerics numerics, int num_threads, const CpuOptions& options = {});
   ~CpuBackend() override;
 
   [[nodiscard]] std::string_view name() const override { return "cpu"; }
   // Operations on more than these limits get kInvalidArgument.
   Status Prepare(const BackendLimits& limits) override;
+  Status AddWeight(const WeightView& weight) override;
 
  protected:
   Status DoEmbedExpand(const EmbedExpandArgs& args) override;
@@ -61,14 +71,20 @@ class CpuBackend final : public Backend {
   enum class InputForm {
     kFloats,  // as it is
     kE4m3,    // official e4m3 values, as floats
-    kBytes,   // the same values as digits, for FP4 weights
+    kBytes,   // the same values as digits, or int8 ones, for FP4 weights
+    kInt8,    // int8 values for the weight's int8 copy
   };
+  static constexpr size_t kNumInputForms = 4;
   [[nodiscard]] InputForm FormOf(const WeightView& weight) const;
+
+  // The copy that AddWeight made, or null.
+  [[nodiscard]] const cpu::Int8Weight* Int8Of(const WeightView& weight) const;
+  [[nodiscard]] cpu::ByteForm ByteFormOf(InputForm form) const;
 
   // Rows of x in that form, in scratch memory that the next call for the same form overwrites.
   cpu::InputRows PrepareInput(TensorView<const float> x, InputForm form);
-  // One row of `cols` floats, in place: what an input row of that form is in memory.
-  void PrepareRow(std::span<float> x, InputForm form, bool permute, int thread, cpu::ByteRow* row);
+  // One row in place: what an input of that form is in memory.
+  void PrepareRow(std::span<float> x, InputForm form, bool permute, int thread);
 
   // Multiplies the rows of `a` and `b` with inputs and calls emit(first, count, sums) for chunks of
   // them; sums is as cpu::Multiply leaves it.
@@ -86,6 +102,8 @@ class CpuBackend final : public Backend {
 
   std::unique_ptr<ThreadPool> own_pool_;
   ThreadPool& pool_;
+  const CpuOptions options_;
+  std::unordered_map<const void*, std::unique_ptr<cpu::Int8Weight>> int8_weights_;
   std::unique_ptr<Scratch> scratch_;
 };
 

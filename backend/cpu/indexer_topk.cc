@@ -3,39 +3,18 @@
 // Queries with no more candidates than top-k take them all. The others are done in batches whose
 // scores fit into scratch memory: queries are rotated and rounded, then (few queries, stretch of
 // keys) tasks score, then each query selects.
-#include <bit>
-#include <cmath>
-
+#include "backend/cpu/index_scorer.h"
 #include "backend/cpu/scratch.h"
-#include "base/formats.h"
+#include "backend/cpu/topk.h"
 
 namespace fathom {
 namespace {
 
 constexpr int kQueriesPerTask = 8;
 constexpr int kKeysPerTask = 4 * cpu::kTile;
-
-// Larger for larger scores, and for equal scores for the smaller index.
-uint64_t SortKey(float score, uint32_t index) {
-  const auto bits = std::bit_cast<uint32_t>(score + 0.0f);  // one zero only
-  const uint32_t ordered = (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
-  return static_cast<uint64_t>(ordered) << 32 | (0xFFFFFFFFu - index);
-}
-
-// The `topk` best of `scores` in ascending order; there are more candidates than that.
-void SelectTop(std::span<const float> scores, std::span<int32_t> out, uint64_t* keys) {
-  for (size_t j = 0; j < scores.size(); ++j) keys[j] = SortKey(scores[j], static_cast<uint32_t>(j));
-  // Keys are distinct, so exactly topk of them are at least the topk-th largest.
-  uint64_t* last = keys + out.size() - 1;
-  std::nth_element(keys, last, keys + scores.size(), std::greater<>());
-  const uint64_t threshold = *last;
-  size_t n = 0;
-  for (size_t j = 0; j < scores.size(); ++j) {
-    if (SortKey(scores[j], static_cast<uint32_t>(j)) >= threshold) {
-      out[n++] = static_cast<int32_t>(j);
-    }
-  }
-}
+// From here on a thread selects for a whole query.
+constexpr int64_t kManyQueries = 4;
+constexpr int64_t kPieceWork = 65536;
 
 }  // namespace
 
@@ -46,8 +25,9 @@ Status CpuBackend::DoIndexerTopk(const IndexerTopkArgs& args) {
   FATHOM_RETURN_IF_ERROR(Fits("indexer_topk: heads", num_heads, scratch_->limits.max_heads));
   FATHOM_RETURN_IF_ERROR(Fits("indexer_topk: dim", dim, scratch_->limits.max_head_dim));
   FATHOM_RETURN_IF_ERROR(Fits("indexer_topk: dim", dim, cpu::kMaxHadamard));
-  const double factor =
-      1.0 / std::sqrt(static_cast<double>(dim)) / std::sqrt(static_cast<double>(num_heads));
+  const cpu::IndexScorer scorer(numerics(), args.keys, num_heads, dim,
+                                {scratch_->index_queries.data(), scratch_->index_weights.data(),
+                                 scratch_->index_slots.data(), scratch_->index_heads.data()});
   const std::span<const BlockTable> tables = args.plan->TablesFor(CacheKind::kC4IndexKeys);
 
   for (size_t s = 0; s < args.plan->sequences.size(); ++s) {
@@ -70,61 +50,54 @@ Status CpuBackend::DoIndexerTopk(const IndexerTopkArgs& args) {
 
     for (int64_t begin = scored_from; begin < rows.num_rows; begin += batch) {
       const int64_t count = std::min(batch, rows.num_rows - begin);
-      float* queries = scratch_->index_queries.data();
-      float* weights = scratch_->index_weights.data();
       float* scores = scratch_->index_scores.data();
-      ForEach(count, 32 * query_size, [&](int64_t r, int) {
+      ForEach(count, 8 * query_size, [&](int64_t r, int) {
         const int64_t i = rows.first_row + begin + r;
-        const std::span<float> q(queries + r * query_size, static_cast<size_t>(query_size));
-        std::copy_n(args.q.row(i).data(), query_size, q.begin());
-        for (int h = 0; h < num_heads; ++h) {
-          const std::span<float> head = q.subspan(static_cast<size_t>(h) * static_cast<size_t>(dim),
-                                                  static_cast<size_t>(dim));
-          cpu::RopeRow(head, args.cos_sin.row(i), 1.0f, official());
-          cpu::HadamardRow(head, official());
-          float w = args.head_weights.row(i)[static_cast<size_t>(h)];
-          if (official()) {
-            cpu::QuantiseE2m1Groups(head, head.data());
-            w = RoundToBf16(static_cast<float>(RoundToBf16(w) * factor));
-          } else {
-            w = static_cast<float>(w * factor);
-          }
-          weights[r * num_heads + h] = w;
-        }
+        scorer.SetQuery(r, {args.q.row(i).data(), static_cast<size_t>(query_size)},
+                        args.cos_sin.row(i), args.head_weights.row(i));
       });
 
       const int64_t stretches = (most + kKeysPerTask - 1) / kKeysPerTask;
       const int64_t groups = (count + kQueriesPerTask - 1) / kQueriesPerTask;
-      ForEach(
-          groups * stretches, query_size * kKeysPerTask * std::min<int64_t>(kQueriesPerTask, count),
-          [&](int64_t task, int thread) {
-            const int64_t first = task / stretches * kQueriesPerTask;
-            const int64_t last = std::min(count, first + kQueriesPerTask);
-            const int64_t from = task % stretches * kKeysPerTask;
-            const int64_t to = std::min(from + kKeysPerTask, visible(begin + last - 1));
-            float* keys = scratch_->thread_tile.part(thread);
-            for (int64_t tile = from; tile < to; tile += cpu::kTile) {
-              const int64_t tile_end = std::min(to, tile + cpu::kTile);
-              for (int64_t j = tile; j < tile_end; ++j) {
-                cpu::DecodeEntry(args.keys.format, Locate(args.keys, tables[s], j),
-                                 keys + (j - tile) * dim);
-              }
-              for (int64_t r = first; r < last; ++r) {
-                const auto num = static_cast<int>(std::min(tile_end, visible(begin + r)) - tile);
-                if (num <= 0) continue;
-                cpu::IndexScores(queries + r * query_size, weights + r * num_heads, num_heads, dim,
-                                 keys, num, scores + r * most + tile);
-              }
-            }
-          });
+      ForEach(groups * stretches,
+              scorer.work() * kKeysPerTask * std::min<int64_t>(kQueriesPerTask, count),
+              [&](int64_t task, int thread) {
+                const int64_t first = task / stretches * kQueriesPerTask;
+                const int64_t last = std::min(count, first + kQueriesPerTask);
+                const int64_t from = task % stretches * kKeysPerTask;
+                const cpu::IndexTile tile = {
+                    scratch_->thread_window.part(thread), scratch_->thread_tile.part(thread),
+                    scratch_->thread_codes.part(thread), scratch_->thread_code_scales.part(thread),
+                    scratch_->thread_dots.part(thread)};
+                scorer.Score(tables[s], from, from + kKeysPerTask,
+                             rows.start + static_cast<Position>(begin), first, last, tile, scores,
+                             most);
+              });
 
-      ForEach(count, 16 * most, [&](int64_t r, int thread) {
+      const auto selection = [&](int64_t r, int thread) {
         const int64_t i = rows.first_row + begin + r;
+        args.num_entries.data()[i] = args.topk;
         const std::span<const float> row(scores + r * most,
                                          static_cast<size_t>(visible(begin + r)));
-        SelectTop(row, args.entries.row(i), scratch_->thread_keys.part(thread));
-        args.num_entries.data()[i] = args.topk;
-      });
+        return cpu::TopkSelection(row, args.entries.row(i), scratch_->thread_list.part(thread),
+                                  scratch_->thread_keys.part(thread));
+      };
+      if (count >= kManyQueries) {
+        ForEach(count, 4 * most, [&](int64_t r, int thread) { selection(r, thread).Run(); });
+        continue;
+      }
+      // The pieces of a long row are shared between threads.
+      for (int64_t r = 0; r < count; ++r) {
+        cpu::TopkSelection select = selection(r, 0);
+        const auto for_pieces = [&](const auto& step) {
+          ForEach(select.num_pieces(), kPieceWork,
+                  [&](int64_t p, int) { step(static_cast<int>(p)); });
+        };
+        for_pieces([&](int p) { select.FindMaxima(p); });
+        select.FindBound();
+        for_pieces([&](int p) { select.Collect(p); });
+        select.Finish();
+      }
     }
   }
   return OkStatus();

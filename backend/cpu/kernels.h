@@ -47,9 +47,10 @@ void DotStored(const WeightView& weight, int row, int num_rows, const float* con
                float* scratch, float* out, int64_t out_stride);
 
 // The same for many inputs, from panels of 2 * PanelLanes() decoded rows:
-// [lanes of the sum, in the order in which they are halved][steps][2 * PanelLanes()], where steps
-// is cols / PanelLanes(), rounded up. Columns behind the last are zeros.
+// [lanes of the sum, in the order in which they are halved][steps + 1][2 * PanelLanes()], where
+// steps is cols / PanelLanes(), rounded up. Columns behind the last are zeros.
 int PanelLanes();
+int64_t PanelSize(int64_t cols);  // floats
 // One half of a panel: num_rows <= PanelLanes() rows, the last one repeated. The other half begins
 // PanelLanes() floats later. `scratch` has room for PanelLanes() decoded rows.
 void PackPanel(const WeightView& weight, int row, int num_rows, float* scratch, float* out);
@@ -66,23 +67,12 @@ void QuantiseE4m3Groups(std::span<const float> x, int group, float* out);
 // out = the values of x after e2m1 quantisation in groups of 32; like SimulateE2m1. out may be x.
 void QuantiseE2m1Groups(std::span<const float> x, float* out);
 
-// Where the bytes of one input go; see ByteRow. Inputs of n columns need n bytes each for the
-// digits and one element per group for the rest.
-struct ByteRowBuffer {
-  int8_t* first = nullptr;
-  int8_t* second = nullptr;
-  int8_t* third = nullptr;
-  int32_t* bias = nullptr;
-  int32_t* third_bias = nullptr;
-  uint8_t* has_third = nullptr;
-  float* scale = nullptr;
-};
 // The official e4m3 values of x (groups of 128, as QuantiseE4m3Groups) as digits for FP4 weights.
 // Exact. The size of x is a multiple of 128.
-void SplitE4m3Row(std::span<const float> x, const ByteRowBuffer& out);
+void SplitE4m3Row(std::span<const float> x, const ByteSlot& out);
 // x as signed bytes with one fp32 scale per group, amax / 127: for FP4 weights (kFp4Group), or for
 // int8 ones (kInt8Group). Lossy. Only first, bias and scale are written.
-void Int8Row(std::span<const float> x, int group, const ByteRowBuffer& out);
+void Int8Row(std::span<const float> x, int group, const ByteSlot& out);
 
 // One expert's hidden row: out[i] = bf16(silu(g) * u * weight) with g and u rounded to bf16 first,
 // g cut to at most `limit` and u to +-limit (0: no limit); nothing rounds without `round`.
@@ -116,7 +106,7 @@ void QueryNorm(std::span<float> q, float eps, bool round);
 inline constexpr int kMaxHadamard = 1024;
 void HadamardRow(std::span<float> x, bool round);
 
-// ---- Attention and indexer (kernels_attention.cc)
+// ---- Attention (kernels_attention.cc)
 
 inline constexpr int kTile = 64;  // entries that are decoded and scored together
 
@@ -132,8 +122,23 @@ void AttendTile(const float* q, int num_heads, int dim, const float* kv, int num
 void FinishAttention(int num_heads, int dim, const float* max, const float* den, const float* sink,
                      bool round, float* out);
 
-// scores[j] = sum over h ascending of weights[h] * relu(q[h] . keys[j]), j < num <= kTile. q is
-// [num_heads][dim], keys [num][dim].
+// ---- Indexer (kernels_index.cc)
+
+// The official e2m1 values of x (groups of 32, as QuantiseE2m1Groups) as bytes for FP4 panels.
+// Exact. Only first, bias and scale are written. A group with infinities or NaN is NaN.
+void Fp4Row(std::span<const float> x, const ByteSlot& out);
+
+// scores[j] = sum over h ascending of weights[h] * max(dots[h * stride + j], 0), fp32, for j < num
+// <= 2 * kMaxLanes. NaN counts as 0. Rows of `dots` have 2 * kMaxLanes elements that may be read.
+void WeightedRelu(const float* dots, int64_t stride, const float* weights, int num_heads, int num,
+                  float* scores);
+
+// out[c][j] = keys[j][c] for j < num <= kTile; keys are [num][dim], out is [dim][kTile]. Elements
+// from num to the next multiple of four are overwritten as well.
+void TransposeKeys(const float* keys, int num, int dim, float* out);
+// The same scores from floats: keys as left by TransposeKeys, q is [num_heads][dim]. A dot product
+// is the sum, in ascending order, of those of 32 channels each: sums of e2m1 products are exact
+// there in any order, so these are the bits of the byte kernels.
 void IndexScores(const float* q, const float* weights, int num_heads, int dim, const float* keys,
                  int num, float* scores);
 

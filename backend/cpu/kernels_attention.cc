@@ -195,26 +195,6 @@ void FinishAttention(int num_heads, int dim, const float* max, const float* den,
   }
 }
 
-void IndexScores(const float* q, const float* weights, int num_heads, int dim, const float* keys,
-                 int num, float* scores) {
-  alignas(64) float z[kHeadGroup][kTile] = {};
-  alignas(64) float sum[kTile] = {};
-  for (int begin = 0; begin < num_heads; begin += kHeadGroup) {
-    const int heads = std::min(kHeadGroup, num_heads - begin);
-    TileDots(q + int64_t{begin} * dim, heads, dim, keys, num, z);
-    for (int h = 0; h < heads; ++h) {
-      const VF weight = hn::Set(df, weights[begin + h]);
-      for (int n = 0; n < kTile; n += kLanes) {
-        // Product and sum rounded each, so that the scores are those of a plain fp32 loop.
-        const VF relu = hn::Max(hn::LoadU(df, z[h] + n), hn::Zero(df));
-        const VF before = hn::LoadU(df, sum + n);
-        hn::StoreU(hn::Add(before, hn::Mul(weight, relu)), df, sum + n);
-      }
-    }
-  }
-  std::memcpy(scores, sum, static_cast<size_t>(num) * sizeof(float));
-}
-
 }  // namespace fathom::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -224,7 +204,6 @@ namespace fathom::cpu {
 HWY_EXPORT(DecodeEntry);
 HWY_EXPORT(AttendTile);
 HWY_EXPORT(FinishAttention);
-HWY_EXPORT(IndexScores);
 
 void DecodeEntry(const PageFormat& format, EntryRef entry, float* out) {
   HWY_DYNAMIC_DISPATCH(DecodeEntry)(format, entry, out);
@@ -236,10 +215,6 @@ void AttendTile(const float* q, int num_heads, int dim, const float* kv, int num
 void FinishAttention(int num_heads, int dim, const float* max, const float* den, const float* sink,
                      bool round, float* out) {
   HWY_DYNAMIC_DISPATCH(FinishAttention)(num_heads, dim, max, den, sink, round, out);
-}
-void IndexScores(const float* q, const float* weights, int num_heads, int dim, const float* keys,
-                 int num, float* scores) {
-  HWY_DYNAMIC_DISPATCH(IndexScores)(q, weights, num_heads, dim, keys, num, scores);
 }
 
 }  // namespace fathom::cpu

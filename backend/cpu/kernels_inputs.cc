@@ -39,7 +39,7 @@ HWY_INLINE void StorePairs(const int8_t* bytes, int8_t* out) {
 
 HWY_INLINE int32_t SumLanes(hn::Vec<D32> v) { return hn::GetLane(hn::SumOfLanes(d32, v)); }
 
-void SplitE4m3Row(std::span<const float> x, const ByteRowBuffer& out) {
+void SplitE4m3Row(std::span<const float> x, const ByteSlot& out) {
   constexpr int kGroup = 128;
   alignas(64) int8_t first[kFp4Group], second[kFp4Group], third[kFp4Group];
   for (size_t begin = 0; begin < x.size(); begin += kGroup) {
@@ -83,7 +83,7 @@ void SplitE4m3Row(std::span<const float> x, const ByteRowBuffer& out) {
   }
 }
 
-void Int8Row(std::span<const float> x, int group, const ByteRowBuffer& out) {
+void Int8Row(std::span<const float> x, int group, const ByteSlot& out) {
   alignas(64) int8_t bytes[kFp4Group];
   const int offset = group == kFp4Group ? kFp4Offset : kInt8Offset;
   for (size_t begin = 0; begin < x.size(); begin += static_cast<size_t>(group)) {
@@ -153,10 +153,10 @@ HWY_EXPORT(Int8Row);
 HWY_EXPORT(SwigluRow);
 HWY_EXPORT(AddRow);
 
-void SplitE4m3Row(std::span<const float> x, const ByteRowBuffer& out) {
+void SplitE4m3Row(std::span<const float> x, const ByteSlot& out) {
   HWY_DYNAMIC_DISPATCH(SplitE4m3Row)(x, out);
 }
-void Int8Row(std::span<const float> x, int group, const ByteRowBuffer& out) {
+void Int8Row(std::span<const float> x, int group, const ByteSlot& out) {
   HWY_DYNAMIC_DISPATCH(Int8Row)(x, group, out);
 }
 

@@ -21,6 +21,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace fathom::cpu::HWY_NAMESPACE {
 
+// Whether all values of an fp8 code with this scale are normal binary32 numbers: then only its
+// exponent needs to be moved, by `scale_byte` - 127 + 120.
+HWY_INLINE bool OrdinaryScale(uint8_t scale_byte) {
+  return scale_byte >= 127 - 120 + 1 && scale_byte <= 127 - 120 + 254 - 15;
+}
+
 // ---- Few inputs: rows are decoded in registers
 
 // The next two vectors of row `r`, from column k on.
@@ -89,6 +95,14 @@ struct FloatRows {
   }
 };
 
+// Sums of four rows and X inputs to their places.
+template <int X>
+HWY_INLINE void StoreSums(const VF (*sum)[X], float* out, int64_t out_stride) {
+  HWY_UNROLL(4) for (int i = 0; i < X; ++i) {
+    hn::StoreU(SumLanes4(sum[0][i], sum[1][i], sum[2][i], sum[3][i]), D4(), out + i * out_stride);
+  }
+}
+
 // Four rows times X inputs.
 template <int X, typename Rows>
 HWY_INLINE void DirectTile(Rows rows, const float* const* x, int64_t cols, float* out,
@@ -121,20 +135,20 @@ HWY_INLINE void DirectTile(Rows rows, const float* const* x, int64_t cols, float
     const int64_t n = std::min<int64_t>(kLanes, cols - k);
     for (int i = 0; i < X; ++i) {
       const VF xs = n == kLanes ? hn::LoadU(df, x[i] + k) : LoadTail(x[i] + k, n);
-      for (int r = 0; r < 4; ++r) sum[r][i] = hn::MulAdd(rows.LoadRest(r, k, n), xs, sum[r][i]);
+      for (int r = 0; r < 4; ++r) {
+        sum[r][i] = hn::MulAdd(rows.LoadRest(r, k, n), xs, sum[r][i]);
+      }
     }
     k += n;
   }
-  HWY_UNROLL(4) for (int i = 0; i < X; ++i) {
-    hn::StoreU(SumLanes4(sum[0][i], sum[1][i], sum[2][i], sum[3][i]), D4(), out + i * out_stride);
-  }
+  StoreSums<X>(sum, out, out_stride);
 }
 
 template <typename Rows>
 HWY_INLINE void DirectTiles(const Rows& rows, const float* const* x, int num_x, int64_t cols,
                             float* out, int64_t out_stride) {
   int i = 0;
-  // Four accumulators of four rows need the 32 registers of AVX-512.
+  // 16 accumulators need the 32 registers of AVX-512.
   if constexpr (kLanes == 16) {
     for (; i + 4 <= num_x; i += 4) {
       DirectTile<4>(rows, x + i, cols, out + i * out_stride, out_stride);
@@ -146,6 +160,81 @@ HWY_INLINE void DirectTiles(const Rows& rows, const float* const* x, int num_x, 
   if (i < num_x) DirectTile<1>(rows, x + i, cols, out + i * out_stride, out_stride);
 }
 
+#if HWY_MAX_BYTES >= 64
+// Four rows times X inputs; false, and nothing written, where a code is NaN.
+// Scales are ordinary (see PackFp8). As DirectTile, but exponents are added as integers, 64 codes
+// at a time.
+template <int X>
+HWY_INLINE bool DirectTileFp8(const Fp8Rows& rows, const float* const* x, int64_t cols, float* out,
+                              int64_t out_stride) {
+  VF sum[4][X];
+  HWY_UNROLL(4) for (int r = 0; r < 4; ++r) {
+    HWY_UNROLL(4) for (int i = 0; i < X; ++i) sum[r][i] = hn::Zero(df);
+  }
+  const __m512i magnitude = _mm512_set1_epi8(0x7F);
+  const __m512i mask = _mm512_set1_epi32(static_cast<int>(0x87F00000u));
+  __mmask64 nan = 0;
+  for (int64_t k = 0; k < cols; k += 64) {
+    HWY_UNROLL(4) for (int r = 0; r < 4; ++r) {
+      const uint8_t* p = rows.codes[r] + k;
+      hwy::Prefetch(p + rows.ahead);
+      const int byte = rows.scales[r][k / 128];
+      const __m512i a = _mm512_and_si512(_mm512_loadu_si512(p), magnitude);
+      // Zeros, subnormals and NaN are no exponent and mantissa that only need to be moved.
+      const __mmask64 special =
+          _mm512_cmpgt_epu8_mask(_mm512_sub_epi8(a, _mm512_set1_epi8(8)), _mm512_set1_epi8(0x76));
+      if (HWY_LIKELY(special == 0)) {
+        const __m512i offset = _mm512_set1_epi32((byte - 127 + 120) << 23);
+        HWY_UNROLL(4) for (int v = 0; v < 4; ++v) {
+          const __m512i codes =
+              _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * v)));
+          const __m512i bits = _mm512_and_si512(_mm512_slli_epi32(codes, 20), mask);
+          const __m512 w = _mm512_castsi512_ps(_mm512_add_epi32(bits, offset));
+          HWY_UNROLL(4) for (int i = 0; i < X; ++i) {
+            sum[r][i] = hn::MulAdd(VF{w}, hn::LoadU(df, x[i] + k + 16 * v), sum[r][i]);
+          }
+        }
+      } else {
+        nan |= _mm512_cmpeq_epi8_mask(a, magnitude);
+        // By way of binary16; see DecodeE4m3.
+        const __m512 factor = _mm512_castsi512_ps(_mm512_set1_epi32((byte + 8) << 23));
+        HWY_UNROLL(4) for (int v = 0; v < 4; ++v) {
+          const __m256i codes =
+              _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * v)));
+          const __m256i bits = _mm256_and_si256(_mm256_slli_epi16(codes, 7),
+                                                _mm256_set1_epi16(static_cast<short>(0xBFFF)));
+          const __m512 w = _mm512_mul_ps(_mm512_cvtph_ps(bits), factor);
+          HWY_UNROLL(4) for (int i = 0; i < X; ++i) {
+            sum[r][i] = hn::MulAdd(VF{w}, hn::LoadU(df, x[i] + k + 16 * v), sum[r][i]);
+          }
+        }
+      }
+    }
+  }
+  if (nan != 0) return false;
+  StoreSums<X>(sum, out, out_stride);
+  return true;
+}
+
+// False where the rows need the decoder that takes any code and scale.
+HWY_INLINE bool DirectTilesFp8(const Fp8Rows& rows, const float* const* x, int num_x, int64_t cols,
+                               float* out, int64_t out_stride) {
+  for (int r = 0; r < 4; ++r) {
+    for (int64_t b = 0; b < cols / 128; ++b) {
+      if (!OrdinaryScale(rows.scales[r][b])) return false;
+    }
+  }
+  int i = 0;
+  for (; i + 4 <= num_x; i += 4) {
+    if (!DirectTileFp8<4>(rows, x + i, cols, out + i * out_stride, out_stride)) return false;
+  }
+  for (; i + 2 <= num_x; i += 2) {
+    if (!DirectTileFp8<2>(rows, x + i, cols, out + i * out_stride, out_stride)) return false;
+  }
+  return i == num_x || DirectTileFp8<1>(rows, x + i, cols, out + i * out_stride, out_stride);
+}
+#else
+
 // Whether fp8 rows have ordinary scales and no NaN.
 HWY_INLINE bool OrdinaryFp8(const uint8_t* codes, const uint8_t* scales, int64_t cols) {
   float scale = 0.0f;
@@ -154,6 +243,16 @@ HWY_INLINE bool OrdinaryFp8(const uint8_t* codes, const uint8_t* scales, int64_t
   }
   return !HasE4m3Nan(codes, cols);
 }
+
+HWY_INLINE bool DirectTilesFp8(const Fp8Rows& rows, const float* const* x, int num_x, int64_t cols,
+                               float* out, int64_t out_stride) {
+  for (int r = 0; r < 4; ++r) {
+    if (!OrdinaryFp8(rows.codes[r], rows.scales[r], cols)) return false;
+  }
+  DirectTiles(rows, x, num_x, cols, out, out_stride);
+  return true;
+}
+#endif
 
 void DotStored(const WeightView& weight, int row, int num_rows, const float* const* x, int num_x,
                float* scratch, float* out, int64_t out_stride) {
@@ -166,16 +265,11 @@ void DotStored(const WeightView& weight, int row, int num_rows, const float* con
     if (weight.dtype == DType::kF8E4M3) {
       Fp8Rows rows;
       rows.ahead = ahead;
-      bool ordinary = true;
       for (int r = 0; r < 4; ++r) {
         rows.codes[r] = static_cast<const uint8_t*>(weight.data) + at[r] * cols;
         rows.scales[r] = weight.scale + at[r] / 128 * (cols / 128);
-        ordinary = ordinary && OrdinaryFp8(rows.codes[r], rows.scales[r], cols);
       }
-      if (ordinary) {
-        DirectTiles(rows, x, num_x, cols, out, out_stride);
-        continue;
-      }
+      if (DirectTilesFp8(rows, x, num_x, cols, out, out_stride)) continue;
     } else if (weight.dtype == DType::kBF16) {
       Bf16Rows rows;
       rows.ahead = ahead;
@@ -204,7 +298,7 @@ void DotStored(const WeightView& weight, int row, int num_rows, const float* con
 
 // Sums across lanes halve them, so that lanes l and l + L/2 come first: that is the order of the
 // reversed bits.
-HWY_INLINE int Reversed(int n) {
+constexpr int Reversed(int n) {
   int l = 0;
   for (int bit = 1; bit < kLanes; bit *= 2) l = 2 * l + ((n & bit) != 0 ? 1 : 0);
   return l;
@@ -212,10 +306,17 @@ HWY_INLINE int Reversed(int n) {
 
 HWY_INLINE int64_t Steps(int64_t cols) { return (cols + kLanes - 1) / kLanes; }
 
+// Where the columns of sum n, step s begin in a panel. One step more than needed lies between sums:
+// packing writes to all of them in turn, and a power of two apart they would share one place in the
+// L1 cache.
+HWY_INLINE int64_t PanelAt(int n, int64_t step, int64_t steps) {
+  return (n * (steps + 1) + step) * 2 * kLanes;
+}
+
 // Columns [k, k + kLanes) of kLanes rows, as columns: into the panel of two vectors.
 HWY_INLINE void StoreColumns(const VF* v, int64_t step, int64_t steps, float* out) {
   for (int l = 0; l < kLanes; ++l) {
-    hn::StoreU(v[l], df, out + (Reversed(l) * steps + step) * 2 * kLanes);
+    hn::StoreU(v[l], df, out + PanelAt(Reversed(l), step, steps));
   }
 }
 
@@ -223,10 +324,8 @@ HWY_INLINE void StoreColumns(const VF* v, int64_t step, int64_t steps, float* ou
 // 16 rows of 64 fp8 codes at a time; false where a code or scale is not ordinary.
 HWY_INLINE bool PackFp8(const uint8_t* const* rows, uint8_t scale_byte, int64_t k, int64_t steps,
                         float* out) {
-  // An e4m3 code moved to the place of a binary32's exponent and mantissa is the value times
-  // 2^-120.
-  const int exponent = scale_byte + 120;
-  if (exponent > 254) return false;
+  if (!OrdinaryScale(scale_byte)) return false;
+  const int exponent = scale_byte - 127 + 120;
   const __m512i largest = _mm512_set1_epi8(0x7F);
   __mmask64 nan = 0;
   VF v[16];
@@ -237,19 +336,39 @@ HWY_INLINE bool PackFp8(const uint8_t* const* rows, uint8_t scale_byte, int64_t 
   }
   if (nan != 0) return false;
   TransposeSquare(v);
-  const __m512 factor = _mm512_castsi512_ps(_mm512_set1_epi32(exponent << 23));
+  const __m512i offset = _mm512_set1_epi32(exponent << 23);
   const __m512i mask = _mm512_set1_epi32(static_cast<int>(0x87F00000u));
   const auto store = [&](int column, __m512i code) HWY_ATTR {
     const __m512i bits = _mm512_and_si512(_mm512_srai_epi32(code, 4), mask);
-    const int64_t at = Reversed(column % 16) * steps + (k + column) / 16;
-    _mm512_storeu_ps(out + at * 32, _mm512_mul_ps(_mm512_castsi512_ps(bits), factor));
+    const int64_t at = PanelAt(Reversed(column % 16), (k + column) / 16, steps);
+    _mm512_storeu_si512(out + at, _mm512_add_epi32(bits, offset));
+  };
+  // Zeros and subnormal codes, rare in trained weights: m * 2^-9.
+  const __m512 step = _mm512_castsi512_ps(_mm512_set1_epi32((scale_byte - 9) << 23));
+  const auto store_any = [&](int column, __m512i code) HWY_ATTR {
+    const __m512i bits = _mm512_and_si512(_mm512_srai_epi32(code, 4), mask);
+    const __mmask16 small = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x07800000));
+    const __m512i sign = _mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0x80000000u)));
+    const __m512i m = _mm512_and_si512(_mm512_srli_epi32(bits, 20), _mm512_set1_epi32(7));
+    const __m512 value = _mm512_mul_ps(_mm512_cvtepi32_ps(m), step);
+    const __m512i normal = _mm512_add_epi32(bits, offset);
+    const int64_t at = PanelAt(Reversed(column % 16), (k + column) / 16, steps);
+    _mm512_storeu_si512(out + at,
+                        _mm512_mask_or_epi32(normal, small, _mm512_castps_si512(value), sign));
   };
   for (int j = 0; j < 16; ++j) {
     const __m512i codes = _mm512_castps_si512(v[j].raw);
-    store(4 * j, _mm512_slli_epi32(codes, 24));
-    store(4 * j + 1, _mm512_slli_epi32(codes, 16));
-    store(4 * j + 2, _mm512_slli_epi32(codes, 8));
-    store(4 * j + 3, codes);
+    if (_mm512_testn_epi8_mask(codes, _mm512_set1_epi8(0x78)) == 0) {
+      store(4 * j, _mm512_slli_epi32(codes, 24));
+      store(4 * j + 1, _mm512_slli_epi32(codes, 16));
+      store(4 * j + 2, _mm512_slli_epi32(codes, 8));
+      store(4 * j + 3, codes);
+    } else {
+      store_any(4 * j, _mm512_slli_epi32(codes, 24));
+      store_any(4 * j + 1, _mm512_slli_epi32(codes, 16));
+      store_any(4 * j + 2, _mm512_slli_epi32(codes, 8));
+      store_any(4 * j + 3, codes);
+    }
   }
   return true;
 }
@@ -280,8 +399,8 @@ void PackPanel(const WeightView& weight, int row, int num_rows, float* scratch, 
       for (int j = 0; j < 16; ++j) {
         const __m512i pair = _mm512_castps_si512(v[j].raw);
         const int64_t step = done / 16 + j / 8;
-        float* even = out + (Reversed(2 * j % 16) * steps + step) * 32;
-        float* odd = out + (Reversed(2 * j % 16 + 1) * steps + step) * 32;
+        float* even = out + PanelAt(Reversed(2 * j % 16), step, steps);
+        float* odd = out + PanelAt(Reversed(2 * j % 16 + 1), step, steps);
         _mm512_storeu_si512(even, _mm512_slli_epi32(pair, 16));
         _mm512_storeu_si512(odd, _mm512_and_si512(pair, upper));
       }
@@ -330,7 +449,7 @@ HWY_INLINE void PanelTile(const float* panel, int64_t cols, const float* const* 
   for (int n = 0; n < kLanes; ++n) {
     VF sum[2][X];
     HWY_UNROLL(16) for (int i = 0; i < X; ++i) sum[0][i] = sum[1][i] = hn::Zero(df);
-    const float* w = panel + n * steps * 2 * kLanes;
+    const float* w = panel + PanelAt(n, 0, steps);
     const int64_t base = n * steps;
     for (int64_t s = 0; s < steps; ++s, w += 2 * kLanes) {
       const VF a = hn::LoadU(df, w);
@@ -360,24 +479,29 @@ HWY_INLINE void PanelTile(const float* panel, int64_t cols, const float* const* 
   }
 }
 
+// Two accumulators per input, beside two vectors of weights and one of an input.
+constexpr int kTileInputs = kLanes == 16 ? 12 : 6;
+
+// A tile of `count` in 1 .. X inputs.
 template <int X>
-HWY_INLINE void PanelTiles(const float* panel, int64_t cols, const float* const* x, int num_x,
-                           float* out, int64_t out_stride) {
-  int i = 0;
-  for (; i + X <= num_x; i += X) {
-    PanelTile<X>(panel, cols, x + i, out + i * out_stride, out_stride);
-  }
+HWY_INLINE void PanelTileOf(int count, const float* panel, int64_t cols, const float* const* x,
+                            float* out, int64_t out_stride) {
   if constexpr (X > 1) {
-    if (i < num_x) {
-      PanelTiles<X / 2>(panel, cols, x + i, num_x - i, out + i * out_stride, out_stride);
-    }
+    if (count < X) return PanelTileOf<X - 1>(count, panel, cols, x, out, out_stride);
   }
+  PanelTile<X>(panel, cols, x, out, out_stride);
 }
 
 void DotPanel(const float* panel, int64_t cols, const float* const* x, int num_x, float* out,
               int64_t out_stride) {
-  // Two accumulators per input, beside two vectors of weights and one of an input.
-  PanelTiles<kLanes == 16 ? 12 : 6>(panel, cols, x, num_x, out, out_stride);
+  // As few tiles as possible, of equal size: small ones wait for their own sums.
+  for (int tiles = (num_x + kTileInputs - 1) / kTileInputs; tiles > 0; --tiles) {
+    const int count = (num_x + tiles - 1) / tiles;
+    PanelTileOf<kTileInputs>(count, panel, cols, x, out, out_stride);
+    num_x -= count;
+    x += count;
+    out += count * out_stride;
+  }
 }
 
 int PanelLanes() { return kLanes; }
@@ -410,6 +534,10 @@ void DotPanel(const float* panel, int64_t cols, const float* const* x, int num_x
   HWY_DYNAMIC_DISPATCH(DotPanel)(panel, cols, x, num_x, out, out_stride);
 }
 int PanelLanes() { return HWY_DYNAMIC_DISPATCH(PanelLanes)(); }
+int64_t PanelSize(int64_t cols) {
+  const int64_t lanes = PanelLanes();
+  return 2 * lanes * lanes * ((cols + lanes - 1) / lanes + 1);
+}
 
 }  // namespace fathom::cpu
 #endif  // HWY_ONCE

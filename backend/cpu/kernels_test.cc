@@ -308,29 +308,6 @@ TEST_P(CpuKernels, AttentionTilesAddUpToTheSoftmaxOverAllEntries) {
   }
 }
 
-TEST_P(CpuKernels, IndexScoresOfFp4ValuesAreExactBitForBit) {
-  Random random(10);
-  for (const auto& [heads, dim, num] : {std::tuple{1, 32, 1}, {4, 128, 64}, {19, 64, 37}}) {
-    std::vector<float> q = random.Normals(int64_t{heads} * dim);
-    std::vector<float> keys = random.Normals(int64_t{num} * dim);
-    SimulateE2m1(q, 32);
-    SimulateE2m1(keys, 32);
-    const std::vector<float> weights = random.Bf16s(heads);
-    std::vector<float> got(static_cast<size_t>(num)), want(got.size());
-    cpu::IndexScores(q.data(), weights.data(), heads, dim, keys.data(), num, got.data());
-    for (int j = 0; j < num; ++j) {
-      for (int h = 0; h < heads; ++h) {
-        const auto size = static_cast<size_t>(dim);
-        const float dot =
-            reference::Dot(std::span(q).subspan(static_cast<size_t>(h) * size, size),
-                           std::span(keys).subspan(static_cast<size_t>(j) * size, size));
-        want[static_cast<size_t>(j)] += weights[static_cast<size_t>(h)] * std::max(dot, 0.0f);
-      }
-    }
-    ExpectSameBits(got, want);
-  }
-}
-
 TEST_P(CpuKernels, SayWhatTheyComputeWith) {
   const cpu::VectorUnit unit = cpu::ChosenVectorUnit();
   EXPECT_EQ(unit.name, cpu::IsaName(GetParam()));

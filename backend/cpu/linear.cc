@@ -5,20 +5,35 @@ namespace fathom {
 
 CpuBackend::InputForm CpuBackend::FormOf(const WeightView& weight) const {
   if (!official() || !weight.quantised()) return InputForm::kFloats;
+  if (Int8Of(weight) != nullptr) return InputForm::kInt8;
   return weight.dtype == DType::kI8 ? InputForm::kBytes : InputForm::kE4m3;
 }
 
-void CpuBackend::PrepareRow(std::span<float> x, InputForm form, bool permute, int thread,
-                            cpu::ByteRow* row) {
+const cpu::Int8Weight* CpuBackend::Int8Of(const WeightView& weight) const {
+  if (int8_weights_.empty()) return nullptr;
+  const auto found = int8_weights_.find(weight.data);
+  return found == int8_weights_.end() ? nullptr : found->second.get();
+}
+
+cpu::ByteForm CpuBackend::ByteFormOf(InputForm form) const {
+  if (form == InputForm::kInt8) return cpu::ByteForm::kInt8Dense;
+  return options_.int8_activations ? cpu::ByteForm::kInt8 : cpu::ByteForm::kDigits;
+}
+
+void CpuBackend::PrepareRow(std::span<float> x, InputForm form, bool permute, int thread) {
   float* copy = scratch_->thread_row.part(thread);
   const auto copied = [&] { return std::span<const float>(copy, x.size()); };
-  if (form == InputForm::kBytes) {
+  if (form == InputForm::kBytes || form == InputForm::kInt8) {
     std::copy(x.begin(), x.end(), copy);
-    const cpu::ByteRowBuffer slot = ByteSlot(x.data(), static_cast<int64_t>(x.size()));
-    cpu::SplitE4m3Row(copied(), slot);
-    *row = {slot.first,      slot.second,    slot.third, slot.bias,
-            slot.third_bias, slot.has_third, slot.scale};
-    return;
+    const cpu::ByteSlot slot = cpu::SlotAt(x.data(), static_cast<int64_t>(x.size()));
+    switch (ByteFormOf(form)) {
+      case cpu::ByteForm::kDigits:
+        return cpu::SplitE4m3Row(copied(), slot);
+      case cpu::ByteForm::kInt8:
+        return cpu::Int8Row(copied(), cpu::kFp4Group, slot);
+      case cpu::ByteForm::kInt8Dense:
+        return cpu::Int8Row(copied(), cpu::kInt8Group, slot);
+    }
   }
   if (form == InputForm::kE4m3) cpu::QuantiseE4m3Groups(x, 128, x.data());
   if (!permute) return;
@@ -31,23 +46,30 @@ cpu::InputRows CpuBackend::PrepareInput(TensorView<const float> x, InputForm for
   const int64_t cols = x.dim(1);
   const bool permute = n > cpu::kDirectInputs;
   Scratch& scratch = *scratch_;
+  const bool bytes = form == InputForm::kBytes || form == InputForm::kInt8;
   const float** floats =
       form == InputForm::kE4m3 ? scratch.e4m3_rows.data() : scratch.float_rows.data();
-  cpu::ByteRow* bytes = scratch.byte_rows.data();
+  const void** slots =
+      form == InputForm::kInt8 ? scratch.int8_rows.data() : scratch.byte_rows.data();
   if (form == InputForm::kFloats && !permute) {
     for (int64_t i = 0; i < n; ++i) floats[i] = x.row(i).data();
     return {floats, nullptr, nullptr, n};
   }
   const auto& rows = form == InputForm::kBytes  ? scratch.byte_inputs
+                     : form == InputForm::kInt8 ? scratch.int8_inputs
                      : form == InputForm::kE4m3 ? scratch.e4m3_inputs
                                                 : scratch.float_inputs;
   ForEach(n, 4 * cols, [&](int64_t i, int thread) {
     float* row = rows.part(i);
     std::copy_n(x.row(i).data(), cols, row);
-    PrepareRow({row, static_cast<size_t>(cols)}, form, permute, thread, bytes + i);
-    floats[i] = row;
+    PrepareRow({row, static_cast<size_t>(cols)}, form, permute, thread);
+    if (bytes) {
+      slots[i] = row;
+    } else {
+      floats[i] = row;
+    }
   });
-  if (form == InputForm::kBytes) return {nullptr, nullptr, bytes, n};
+  if (bytes) return {nullptr, nullptr, slots, n, ByteFormOf(form)};
   return {permute ? nullptr : floats, permute ? floats : nullptr, nullptr, n};
 }
 
@@ -59,25 +81,27 @@ void CpuBackend::MultiplySlice(const cpu::InputRows& x, const WeightView& weight
   const int64_t parts = (x.n + kInputsPerTask - 1) / kInputsPerTask;
   const int64_t blocks = (num_rows + kRows - 1) / kRows;
   const int64_t inputs_each = std::min(kInputsPerTask, x.n);
-  ForEach(blocks * parts, kRows * int64_t{weight.cols} * (inputs_each + 2),
-          [&](int64_t task, int thread) {
-            const int first_row = static_cast<int>(task / parts) * kRows;
-            const int count = std::min(kRows, num_rows - first_row);
-            const int64_t begin = task % parts * kInputsPerTask;
-            const int64_t n = std::min(kInputsPerTask, x.n - begin);
-            const cpu::RowRange a = {&weight, row + first_row, std::min(cpu::kRowBlock, count)};
-            cpu::RowRange b;
-            if (count > cpu::kRowBlock) {
-              b = {&weight, a.row + cpu::kRowBlock, count - cpu::kRowBlock};
-            }
-            MultiplyRows(a, b, x.Part(begin, n), thread, [&](int64_t first, int num, float* sums) {
-              for (int i = 0; i < num; ++i, sums += cpu::kSumStride) {
-                float* to = out.row(begin + first + i).data() + row + first_row;
-                if (round) cpu::RoundBf16({sums, cpu::kSumStride}, sums);
-                std::copy_n(sums, count, to);
-              }
-            });
-          });
+  const cpu::Int8Weight* int8 = Int8Of(weight);
+  ForEach(
+      blocks * parts, kRows * int64_t{weight.cols} * (inputs_each + 2),
+      [&](int64_t task, int thread) {
+        const int first_row = static_cast<int>(task / parts) * kRows;
+        const int count = std::min(kRows, num_rows - first_row);
+        const int64_t begin = task % parts * kInputsPerTask;
+        const int64_t n = std::min(kInputsPerTask, x.n - begin);
+        const cpu::RowRange a = {&weight, row + first_row, std::min(cpu::kRowBlock, count), int8};
+        cpu::RowRange b;
+        if (count > cpu::kRowBlock) {
+          b = {&weight, a.row + cpu::kRowBlock, count - cpu::kRowBlock, int8};
+        }
+        MultiplyRows(a, b, x.Part(begin, n), thread, [&](int64_t first, int num, float* sums) {
+          for (int i = 0; i < num; ++i, sums += cpu::kSumStride) {
+            float* to = out.row(begin + first + i).data() + row + first_row;
+            if (round) cpu::RoundBf16({sums, cpu::kSumStride}, sums);
+            std::copy_n(sums, count, to);
+          }
+        });
+      });
 }
 
 void CpuBackend::Multiply(const cpu::InputRows& x, const WeightView& weight, bool round,

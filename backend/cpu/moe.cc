@@ -74,20 +74,20 @@ Status CpuBackend::DoMoe(const MoeArgs& args) {
 
   // x in every form that an expert takes, and each item's row of it.
   const float** rows = scratch_->item_rows.data();
-  cpu::ByteRow* bytes = scratch_->item_bytes.data();
-  bool needed[3] = {};
+  const void** bytes = scratch_->item_bytes.data();
+  bool needed[kNumInputForms] = {};
   for (int64_t a = 0; a < num_active; ++a) {
     needed[static_cast<size_t>(FormOf(expert(active[a]).w1))] = true;
   }
-  cpu::InputRows inputs[3];
-  for (size_t form = 0; form < 3; ++form) {
+  cpu::InputRows inputs[kNumInputForms];
+  for (size_t form = 0; form < kNumInputForms; ++form) {
     if (needed[form]) inputs[form] = PrepareInput(args.x, static_cast<InputForm>(form));
   }
   for (int64_t a = 0; a < num_active; ++a) {
     const InputForm form = FormOf(expert(active[a]).w1);
     const cpu::InputRows& x = inputs[static_cast<size_t>(form)];
     for (int64_t i = begin[active[a]]; i < begin[active[a] + 1]; ++i) {
-      if (form == InputForm::kBytes) {
+      if (x.bytes != nullptr) {
         bytes[i] = x.bytes[tokens[i]];
       } else {
         rows[i] = (x.floats != nullptr ? x.floats : x.permuted)[tokens[i]];
@@ -97,7 +97,9 @@ Status CpuBackend::DoMoe(const MoeArgs& args) {
   // Steps of a few tokens multiply stored rows, longer ones panels, whatever a group's size.
   const bool permute = n > cpu::kDirectInputs;
   const auto input_rows = [&](Item items, InputForm form) -> cpu::InputRows {
-    if (form == InputForm::kBytes) return {nullptr, nullptr, bytes + items.begin, items.count};
+    if (form == InputForm::kBytes || form == InputForm::kInt8) {
+      return {nullptr, nullptr, bytes + items.begin, items.count, ByteFormOf(form)};
+    }
     const float* const* first = rows + items.begin;
     return {permute ? nullptr : first, permute ? first : nullptr, nullptr, items.count};
   };
@@ -117,7 +119,7 @@ Status CpuBackend::DoMoe(const MoeArgs& args) {
             if (row >= w.w1.rows) return;
             const int num_rows = std::min(cpu::kRowBlock, w.w1.rows - row);
             const Item items = items_of(e);
-            MultiplyRows({&w.w1, row, num_rows}, {&w.w3, row, num_rows},
+            MultiplyRows({&w.w1, row, num_rows, Int8Of(w.w1)}, {&w.w3, row, num_rows, Int8Of(w.w3)},
                          input_rows(items, FormOf(w.w1)), thread,
                          [&](int64_t first, int count, const float* sums) {
                            for (int i = 0; i < count; ++i, sums += cpu::kSumStride) {
@@ -135,7 +137,8 @@ Status CpuBackend::DoMoe(const MoeArgs& args) {
     const WeightView& w2 = expert(e).w2;
     float* hidden = scratch_->moe_hidden.part(item);
     rows[item] = hidden;
-    PrepareRow({hidden, static_cast<size_t>(w2.cols)}, FormOf(w2), permute, thread, bytes + item);
+    bytes[item] = hidden;
+    PrepareRow({hidden, static_cast<size_t>(w2.cols)}, FormOf(w2), permute, thread);
   });
 
   constexpr int kRows = 2 * cpu::kRowBlock;
@@ -148,10 +151,11 @@ Status CpuBackend::DoMoe(const MoeArgs& args) {
             for (int64_t a = 0; a < num_active; ++a) {
               const Item items = items_of(active[a]);
               const WeightView& w2 = expert(active[a]).w2;
-              const cpu::RowRange first_rows = {&w2, row, std::min(cpu::kRowBlock, num_rows)};
+              const cpu::RowRange first_rows = {&w2, row, std::min(cpu::kRowBlock, num_rows),
+                                                Int8Of(w2)};
               cpu::RowRange rest;
               if (num_rows > cpu::kRowBlock) {
-                rest = {&w2, row + cpu::kRowBlock, num_rows - cpu::kRowBlock};
+                rest = {&w2, row + cpu::kRowBlock, num_rows - cpu::kRowBlock, Int8Of(w2)};
               }
               MultiplyRows(first_rows, rest, input_rows(items, FormOf(w2)), thread,
                            [&](int64_t first, int count, float* sums) {

@@ -42,13 +42,19 @@ using RowsOp = std::function<std::vector<float>(Backend&, int first, int count)>
 
 // Bit for bit: any number of threads, and each row on its own, and an uneven split. Returns the
 // outputs.
-std::vector<float> ExpectInvariant(Numerics numerics, int rows, const RowsOp& op) {
-  CpuBackend one(numerics, 1);
-  ExpectOk(one.Prepare(Limits()));
+std::vector<float> ExpectInvariant(Numerics numerics, int rows, const RowsOp& op,
+                                   const CpuOptions& options = {},
+                                   std::span<const WeightView> weights = {}) {
+  const auto prepare = [&](CpuBackend& backend) {
+    ExpectOk(backend.Prepare(Limits()));
+    for (const WeightView& weight : weights) ExpectOk(backend.AddWeight(weight));
+  };
+  CpuBackend one(numerics, 1, options);
+  prepare(one);
   const std::vector<float> all = op(one, 0, rows);
   for (int threads : {2, 3}) {
-    CpuBackend backend(numerics, threads);
-    ExpectOk(backend.Prepare(Limits()));
+    CpuBackend backend(numerics, threads, options);
+    prepare(backend);
     EXPECT_EQ(op(backend, 0, rows), all) << threads << " threads";
     std::vector<float> parts;
     for (int first = 0, size = 1; first < rows; first += size, size = 2 * size + 1) {
@@ -289,6 +295,88 @@ TEST_P(CpuOps, MoeOfExactSumsDiffersOnlyInTheLastSum) {
   for (size_t i = 0; i < got.size(); ++i) different += got[i] != want[i] ? 1 : 0;
   EXPECT_LT(different, got.size() / 50);
   EXPECT_LT(RelativeError(got, want), 1e-3);
+}
+
+// The int8 options: as invariant as all else, and nearer to the unrounded product than the official
+// e4m3 inputs are.
+TEST_P(CpuOps, Int8ActivationsOfFp4Weights) {
+  Random random(21);
+  const TestWeight w = MakeWeight(random, DType::kI8, 80, 1024);
+  std::vector<float> x = random.Bf16s(int64_t{23} * 1024);
+  const RowsOp op = LinearOp(x, 1024, w.view, {}, false);
+  const std::vector<float> want = Reference(Numerics::kExact, 23, op);
+  const double official = RelativeError(ExpectInvariant(Numerics::kOfficial, 23, op), want);
+  const CpuOptions options{.int8_activations = true};
+  const double error = RelativeError(ExpectInvariant(Numerics::kOfficial, 23, op, options), want);
+  EXPECT_GT(error, 1e-4) << "nothing was rounded";
+  EXPECT_LT(error, 0.015);
+  EXPECT_LT(error, 1.2 * official);
+  // Exact numerics round nothing, whatever the options.
+  EXPECT_LT(RelativeError(ExpectInvariant(Numerics::kExact, 23, op, options), want), 1e-5);
+}
+
+TEST_P(CpuOps, Int8CopiesOfFp8Weights) {
+  Random random(22);
+  // Rows that are no whole panel stay as they are.
+  for (int rows : {96, 33}) {
+    TestWeight w = MakeWeight(random, DType::kF8E4M3, rows, 512);
+    // Like trained weights: normal, with one scale per block.
+    for (uint8_t& c : w.data) c = FloatToE4m3(random.Normal() * 100.0f);
+    std::vector<float> x = random.Bf16s(int64_t{23} * 512);
+    const RowsOp op = LinearOp(x, 512, w.view, {}, false);
+    const WeightView weights[] = {w.view};
+    const std::vector<float> want = Reference(Numerics::kExact, 23, op);
+    const std::vector<float> official = ExpectInvariant(Numerics::kOfficial, 23, op);
+    const std::vector<float> got =
+        ExpectInvariant(Numerics::kOfficial, 23, op, {.int8_dense = true}, weights);
+    if (rows == 33) {
+      EXPECT_EQ(got, official);
+      continue;
+    }
+    EXPECT_NE(got, official);
+    EXPECT_LT(RelativeError(got, want), 0.015);
+    EXPECT_EQ(ExpectInvariant(Numerics::kExact, 23, op, {.int8_dense = true}, weights),
+              ExpectInvariant(Numerics::kExact, 23, op));
+  }
+}
+
+TEST_P(CpuOps, MoeAndOutputProjectionTakeInt8Too) {
+  Random random(23);
+  MoeCase c{256, 128, 256, 10, 4, 23, DType::kI8, DType::kF8E4M3, {}, {}, {}, {}, {}, {}};
+  c.Make(random, 119);
+  for (TestWeight& w : c.weights) {
+    if (w.view.dtype != DType::kF8E4M3) continue;
+    for (uint8_t& code : w.data) code = FloatToE4m3(random.Normal() * 100.0f);
+  }
+  const CpuOptions options{.int8_activations = true, .int8_dense = true};
+  const WeightView shared[] = {c.shared.w1, c.shared.w2, c.shared.w3};
+  const std::vector<float> want = Reference(Numerics::kExact, c.n, c.Op(10.0f));
+  const std::vector<float> official = Reference(Numerics::kOfficial, c.n, c.Op(10.0f));
+  const std::vector<float> got =
+      ExpectInvariant(Numerics::kOfficial, c.n, c.Op(10.0f), options, shared);
+  EXPECT_LT(RelativeError(got, want), RelativeError(official, want));
+  EXPECT_NE(got, official);
+
+  constexpr int kHeads = 4, kHeadDim = 128, kGroups = 2, kRank = 48, kRows = 21;
+  constexpr int kWidth = kHeads * kHeadDim;
+  TestWeight wo_a = MakeWeight(random, DType::kF8E4M3, kGroups * kRank, kWidth / kGroups);
+  for (uint8_t& code : wo_a.data) code = FloatToE4m3(random.Normal() * 100.0f);
+  std::vector<float> o = random.Bf16s(int64_t{kRows} * kWidth), turns(kRows * 64);
+  for (size_t i = 0; i < turns.size(); i += 2) turns[i] = 1.0f;
+  const RowsOp op = [&](Backend& backend, int begin, int count) {
+    std::vector<float> heads(o.begin() + begin * kWidth, o.begin() + (begin + count) * kWidth);
+    std::vector<float> out(static_cast<size_t>(count * wo_a.view.rows));
+    ExpectOk(backend.InverseRopeOut({{heads.data(), count, kHeads, kHeadDim},
+                                     {turns.data() + begin * 64, count, 32, 2},
+                                     wo_a.view,
+                                     kGroups,
+                                     View(out, count)}));
+    return out;
+  };
+  const WeightView weights[] = {wo_a.view};
+  const std::vector<float> projected =
+      ExpectInvariant(Numerics::kOfficial, kRows, op, options, weights);
+  EXPECT_LT(RelativeError(projected, Reference(Numerics::kOfficial, kRows, op)), 0.015);
 }
 
 TEST_P(CpuOps, Route) {

@@ -7,36 +7,47 @@
 
 #include <cstdint>
 
+#include "backend/cpu/int8_weight.h"
 #include "backend/cpu/kernels.h"
 #include "backend/weights.h"
 
 namespace fathom::cpu {
 
 // Steps of at most so many tokens multiply stored rows directly; longer ones decode panels.
-inline constexpr int kDirectInputs = 4;
+inline constexpr int kDirectInputs = 8;
 // Inputs whose sums are in memory together.
 inline constexpr int kSumInputs = 256;
 inline constexpr int kSumStride = 2 * kRowBlock;
 
-// Rows [row, row + count) of a weight, count <= kRowBlock; none where weight is null.
+// Rows [row, row + count) of a weight, count <= kRowBlock; none where weight is null. `int8` is the
+// weight's copy, for inputs of that form; `row` is a multiple of kRowBlock then.
 struct RowRange {
   const WeightView* weight = nullptr;
   int row = 0;
   int count = 0;
+  const Int8Weight* int8 = nullptr;
+};
+
+// What the bytes of inputs are.
+enum class ByteForm {
+  kDigits,    // official e4m3 values, for FP4 weights
+  kInt8,      // int8 values, for FP4 weights
+  kInt8Dense  // int8 values, for int8 weights
 };
 
 // n inputs in one form: rows of floats as they are (n <= kDirectInputs only), rows of
-// PermuteInput, or bytes for FP4 weights.
+// PermuteInput, or slots of bytes (dot/byte_kernels.h).
 struct InputRows {
   const float* const* floats = nullptr;
   const float* const* permuted = nullptr;
-  const ByteRow* bytes = nullptr;
+  const void* const* bytes = nullptr;
   int64_t n = 0;
+  ByteForm byte_form = ByteForm::kDigits;
 
   [[nodiscard]] InputRows Part(int64_t begin, int64_t count) const {
     return {floats == nullptr ? nullptr : floats + begin,
             permuted == nullptr ? nullptr : permuted + begin,
-            bytes == nullptr ? nullptr : bytes + begin, count};
+            bytes == nullptr ? nullptr : bytes + begin, count, byte_form};
   }
 };
 

@@ -8,6 +8,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/products.h"
+#include "backend/cpu/topk.h"
 
 namespace fathom {
 
@@ -40,16 +41,18 @@ struct CpuBackend::Scratch {
   // Inputs of products, see PrepareInput: as they are, as e4m3 values, as bytes of FP4 weights.
   Array<float> float_inputs;       // [max_rows][max_cols, rounded up]
   Array<float> e4m3_inputs;        // the same
-  Array<float> byte_inputs;        // the same; see ByteSlot
+  Array<float> byte_inputs;        // the same; slots
   Array<const float*> float_rows;  // [max_rows]
   Array<const float*> e4m3_rows;   // [max_rows]
-  Array<cpu::ByteRow> byte_rows;   // [max_rows]
+  Array<const void*> byte_rows;    // [max_rows]
+  Array<float> int8_inputs;        // [max_rows][max_cols, rounded up]; slots for int8 weights
+  Array<const void*> int8_rows;    // [max_rows]
   Array<float> head_inputs;        // [max_rows][max_cols]
   Array<float> mixes;              // [max_rows][kMixStride] hyper-connection products
   Array<float> router_scores;      // [max_rows][max_experts, rounded up]
-  Array<float> moe_hidden;         // [items][max_expert_width, rounded up]; floats or ByteSlots
+  Array<float> moe_hidden;         // [items][max_expert_width, rounded up]; floats or slots
   Array<const float*> item_rows;   // one per item: inputs of w1 and w3, then of w2
-  Array<cpu::ByteRow> item_bytes;  // the same
+  Array<const void*> item_bytes;   // the same
   Array<float> moe_weights;        // one per item, see moe.cc
   Array<int32_t> moe_tokens;       // one per item
   Array<int32_t> moe_begin;        // [max_experts + 2]
@@ -64,9 +67,16 @@ struct CpuBackend::Scratch {
   Array<float> thread_window;      // [kWindowRows][max_head_dim]
   Array<float> thread_tile;        // [kTile][max_head_dim]
   Array<float> thread_softmax;     // [2][kQueryBlock][max_heads]
-  Array<uint64_t> thread_keys;     // [max_entries]
 
   static constexpr int kMixStride = 80;  // (2 + kMaxHcMult) * kMaxHcMult
+
+  Array<float> index_slots;         // the same as bytes; see index_scorer.h
+  Array<const void*> index_heads;   // [kIndexRows][max_heads]
+  Array<uint8_t> thread_codes;      // [2 * kMaxLanes][max_head_dim]
+  Array<float> thread_code_scales;  // [2 * kMaxLanes][max_head_dim / 32]
+  Array<float> thread_dots;         // [max_heads + 1][2 * kMaxLanes]
+  Array<int32_t> thread_list;       // [TopkListSize(max_entries)]
+  Array<uint32_t> thread_keys;      // the same
 
   // kOutOfMemory when the sizes overflow or the memory cannot be had.
   Status Allocate(const BackendLimits& new_limits, int num_threads);
@@ -95,20 +105,6 @@ void CpuBackend::ForEach(int64_t n, int64_t work, const Body& body) {
     const int64_t end = std::min(n, (task + 1) * chunk);
     for (int64_t i = task * chunk; i < end; ++i) body(i, thread);
   });
-}
-
-// Memory of `cols` floats holds the bytes of an input of as many columns.
-inline cpu::ByteRowBuffer ByteSlot(float* memory, int64_t cols) {
-  const int64_t groups = cols / cpu::kFp4Group;
-  auto* bytes = reinterpret_cast<int8_t*>(memory);
-  auto* words = reinterpret_cast<int32_t*>(bytes + 3 * cols);
-  return {bytes,
-          bytes + cols,
-          bytes + 2 * cols,
-          words,
-          words + groups,
-          reinterpret_cast<uint8_t*>(words + 3 * groups),
-          reinterpret_cast<float*>(words + 2 * groups)};
 }
 
 template <typename Emit>

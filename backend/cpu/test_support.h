@@ -1,4 +1,4 @@
-// Random inputs, weights and cache pages for the tests and the benchmark of CpuBackend.
+// Random inputs, weights and cache pages for the tests of CpuBackend.
 #pragma once
 
 #include <algorithm>

@@ -9,6 +9,19 @@
 #include "backend/reference/scalar_math.h"
 
 namespace fathom {
+namespace {
+
+// Channels 32 at a time, each of those products rounded once.
+float GroupedDot(std::span<const float> a, std::span<const float> b) {
+  float sum = 0.0f;
+  for (size_t i = 0; i < a.size(); i += 32) {
+    const size_t n = std::min<size_t>(32, a.size() - i);
+    sum += reference::Dot(a.subspan(i, n), b.subspan(i, n));
+  }
+  return sum;
+}
+
+}  // namespace
 
 Status ReferenceBackend::DoIndexerTopk(const IndexerTopkArgs& args) {
   const auto num_heads = static_cast<size_t>(args.q.dim(1));
@@ -43,7 +56,7 @@ Status ReferenceBackend::DoIndexerTopk(const IndexerTopkArgs& args) {
         for (size_t j = 0; j < score.size(); ++j) {
           for (size_t h = 0; h < num_heads; ++h) {
             const float dot =
-                reference::Dot(std::span(q).subspan(h * d, d), std::span(keys).subspan(j * d, d));
+                GroupedDot(std::span(q).subspan(h * d, d), std::span(keys).subspan(j * d, d));
             score[j] += weights[h] * std::max(dot, 0.0f);
           }
         }

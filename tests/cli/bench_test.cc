@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "tests/cli/program.h"
 
@@ -170,6 +173,37 @@ TEST(Bench, ModelMeasuresPartsAlone) {
   EXPECT_EQ(json["tables"]["decode"].size(), 1U);
 }
 
+TEST(Bench, OpsTimesEveryOperationAtEachNumberOfRows) {
+  const Json json = Bench({"ops", "--shapes", "nano", "--rows", "3,1", "--memory", "16M",
+                           "--time-ms", "1", "--repeats", "2", "--context", "255"});
+  for (const char* name : {"1 row", "3 rows"}) {
+    const Json& rows = json["tables"][name];
+    std::set<std::string> operations;
+    for (const Json& row : rows) {
+      operations.insert(row["operation"].get<std::string>());
+      ExpectSpread(row, "median_us", "low_us", "high_us");
+      EXPECT_GE(row["runs"], 2);
+      EXPECT_GT(row["activation_bytes"], 0) << row;
+      EXPECT_GT(row["gb_per_s"], 0.0);
+      EXPECT_GT(row["share_of_read"], 0.0);
+    }
+    EXPECT_EQ(operations.size(), 14U) << name;
+  }
+  EXPECT_EQ(json["tables"]["machine limits"].size(), 4U);
+  EXPECT_EQ(json["conditions"]["weight_ring_bytes"], 4 << 20);
+}
+
+TEST(Bench, OpsTimesThoseThatAreNamed) {
+  const Json json =
+      Bench({"ops", "--shapes", "nano", "--rows", "1", "--memory", "16M", "--time-ms", "1",
+             "--repeats", "1", "--only", "moe,rms_norm", "--backend", "reference"});
+  const Json& rows = json["tables"]["1 row"];
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_EQ(rows[0]["operation"], "rms_norm");
+  EXPECT_EQ(rows[1]["operation"], "moe");
+  EXPECT_EQ(json["conditions"]["backend"], "reference");
+}
+
 TEST(Bench, PeopleGetTables) {
   const Outcome outcome = RunFathom({"bench", "step", "-m", "nano", "--sequences", "2",
                                      "--contexts", "1K", "--steps", "4", "--repeats", "1"});
@@ -212,6 +246,13 @@ TEST(Bench, WhatCannotBeMeasuredIsRefused) {
   expect({"model", "--parts", "decode", "--prefill", "12"}, kFailed, "--prefill");
   expect({"model", "--batch", "0"}, kUsage, "--batch");
   expect({"model", "--threads", "0"}, kUsage, "--threads");
+  expect({"ops", "--only", "moes"}, kUsage, "--only");
+  expect({"ops", "--rows", "0"}, kUsage, "--rows");
+  expect({"ops", "--shapes", "nothing"}, kFailed, "nothing");
+  expect({"ops", "--context", "1M"}, kFailed, "positions");
+  expect({"ops", "--memory", "8M", "--only", "moe"}, kFailed, "an expert has 4194304 bytes");
+  expect({"ops", "--memory", "1024G"}, kFailed, "--memory");
+  expect({"ops", "--backend", "gpu"}, kUsage, "--backend");
   expect({"streams", "--prompt-tokens", "1M"}, kFailed, "positions");
   expect({"streams", "--streams", "600", "--prompt-tokens", "1", "--output-tokens", "2"}, kFailed,
          "max-num-seqs 600");

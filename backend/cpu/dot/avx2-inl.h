@@ -25,7 +25,11 @@ struct Avx2Base {
     __builtin_memcpy(&word, p, sizeof(word));
     return _mm256_set1_epi32(word);
   }
-  static F BroadcastF(const float* p) { return _mm256_set1_ps(*p); }
+  static F BroadcastF(const void* p) {
+    float value;
+    __builtin_memcpy(&value, p, sizeof(value));
+    return _mm256_set1_ps(value);
+  }
   static V Shift8(V v) { return _mm256_slli_epi32(v, 8); }
   static V Add(V a, V b) { return _mm256_add_epi32(a, b); }
   static F ToFloat(V v) { return _mm256_cvtepi32_ps(v); }

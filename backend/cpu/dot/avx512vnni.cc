@@ -23,7 +23,11 @@ struct Avx512Vnni {
     __builtin_memcpy(&word, p, sizeof(word));
     return _mm512_set1_epi32(word);
   }
-  static F BroadcastF(const float* p) { return _mm512_set1_ps(*p); }
+  static F BroadcastF(const void* p) {
+    float value;
+    __builtin_memcpy(&value, p, sizeof(value));
+    return _mm512_set1_ps(value);
+  }
   // acc + the four products of unsigned a and signed b in each lane.
   static V Dot(V acc, V a, V b) { return _mm512_dpbusd_epi32(acc, a, b); }
   static V Shift8(V v) { return _mm512_slli_epi32(v, 8); }

@@ -68,66 +68,90 @@ inline void PackScalesScalar(const uint8_t* scales, int64_t stride, int num_rows
 }
 
 template <typename S, int kPieces, bool kDigits, int kT>
-inline void MultiplyTile(const PanelPair& w, const ByteRow* x, int64_t first_group, int64_t groups,
-                         float* sums, int64_t stride) {
+inline void MultiplyTile(const PanelPair& w, const ByteInputs& x, int64_t first_group,
+                         int64_t groups, float* sums, int64_t stride) {
   using V = typename S::V;
   using F = typename S::F;
   constexpr int kL = S::kLanes;
   constexpr int kGroup = 4 * kPieces;
+  const int8_t* slots[kT];
   F total[2][kT];
   for (int t = 0; t < kT; ++t) {
+    slots[t] = static_cast<const int8_t*>(x.slots[t]);
     total[0][t] = S::LoadF(sums + t * stride);
     total[1][t] = S::LoadF(sums + t * stride + kL);
   }
+  // Where the parts of a slot begin; see ByteInputs.
+  const int64_t group_words = x.cols / kFp4Group * 4;
+  const int64_t bias_at = 3 * x.cols;
+  const int64_t scale_at = bias_at + 2 * group_words;
+  const int64_t flags_at = bias_at + 3 * group_words;
+  // The inputs that come next, where there are any, are on their way meanwhile.
+  const void* const* next = x.slots + (x.n >= 2 * kT ? kT : 0);
   const uint8_t* w0 = w.codes[0];
   const uint8_t* w1 = w.codes[1];
   for (int64_t g = 0; g < groups; ++g, w0 += kGroup * kL, w1 += kGroup * kL) {
     const int64_t at = first_group + g;
+    if (kT > 1 && at % 2 == 0) {
+      for (int t = 0; t < kT; ++t) {
+        const int8_t* p = static_cast<const int8_t*>(next[t]) + at * kGroup;
+        S::Prefetch(p);
+        if (kDigits) S::Prefetch(p + x.cols);
+      }
+    }
     V acc[2][kT];
     for (int t = 0; t < kT; ++t) acc[0][t] = acc[1][t] = S::Zero();
-    const auto add = [&](auto digits) __attribute__((always_inline)) {
+    const auto add = [&](int64_t offset) __attribute__((always_inline)) {
       for (int k = 0; k < kPieces; ++k) {
         const V a = S::Load(w0 + 4 * kL * k);
         const V b = S::Load(w1 + 4 * kL * k);
         for (int t = 0; t < kT; ++t) {
-          const V piece = S::Broadcast(digits(t) + at * kGroup + 4 * k);
+          const V piece = S::Broadcast(slots[t] + offset + 4 * k);
           acc[0][t] = S::Dot(acc[0][t], a, piece);
           acc[1][t] = S::Dot(acc[1][t], b, piece);
         }
       }
     };
-    add([&](int t) __attribute__((always_inline)) { return x[t].first; });
+    add(at * kGroup);
     if constexpr (kDigits) {
       for (int t = 0; t < kT; ++t) {
         acc[0][t] = S::Shift8(acc[0][t]);
         acc[1][t] = S::Shift8(acc[1][t]);
       }
-      add([&](int t) __attribute__((always_inline)) { return x[t].second; });
+      // Or the compiler keeps the weights of the first pass, on the stack.
+      asm volatile("" ::: "memory");
+      add(x.cols + at * kGroup);
     }
     const F scale0 = S::LoadF(w.scales[0] + g * kL);
     const F scale1 = S::LoadF(w.scales[1] + g * kL);
+    unsigned thirds = 0;
     for (int t = 0; t < kT; ++t) {
-      const V bias = S::Broadcast(x[t].bias + at);
-      const F scale = S::BroadcastF(x[t].scale + at);
+      const V bias = S::Broadcast(slots[t] + bias_at + 4 * at);
+      const F scale = S::BroadcastF(slots[t] + scale_at + 4 * at);
       total[0][t] =
           S::MulAdd(S::Mul(S::ToFloat(S::Add(acc[0][t], bias)), scale0), scale, total[0][t]);
       total[1][t] =
           S::MulAdd(S::Mul(S::ToFloat(S::Add(acc[1][t], bias)), scale1), scale, total[1][t]);
+      if (kDigits) thirds |= static_cast<unsigned>(slots[t][flags_at + at]) << t;
     }
-    if constexpr (kDigits) {
-      for (int t = 0; t < kT; ++t) {
-        if (x[t].has_third[at] == 0) continue;
-        V rest[2] = {S::Broadcast(x[t].third_bias + at), S::Broadcast(x[t].third_bias + at)};
-        for (int k = 0; k < kPieces; ++k) {
-          const V piece = S::Broadcast(x[t].third + at * kGroup + 4 * k);
-          rest[0] = S::Dot(rest[0], S::Load(w0 + 4 * kL * k), piece);
-          rest[1] = S::Dot(rest[1], S::Load(w1 + 4 * kL * k), piece);
-        }
-        const float eighth = x[t].scale[at] * 0.125f;
-        const F scale = S::BroadcastF(&eighth);
-        total[0][t] = S::MulAdd(S::Mul(S::ToFloat(rest[0]), scale0), scale, total[0][t]);
-        total[1][t] = S::MulAdd(S::Mul(S::ToFloat(rest[1]), scale1), scale, total[1][t]);
+    if (!kDigits || thirds == 0) continue;
+    // Unrolled: an index that is not constant would put all totals into memory.
+#pragma GCC unroll 16
+    for (int t = 0; t < kT; ++t) {
+      if ((thirds >> t & 1u) == 0) continue;
+      const V bias = S::Broadcast(slots[t] + bias_at + group_words + 4 * at);
+      V rest[2] = {bias, bias};
+      for (int k = 0; k < kPieces; ++k) {
+        const V piece = S::Broadcast(slots[t] + 2 * x.cols + at * kGroup + 4 * k);
+        rest[0] = S::Dot(rest[0], S::Load(w0 + 4 * kL * k), piece);
+        rest[1] = S::Dot(rest[1], S::Load(w1 + 4 * kL * k), piece);
       }
+      float eighth;
+      __builtin_memcpy(&eighth, slots[t] + scale_at + 4 * at, sizeof(eighth));
+      eighth *= 0.125f;
+      const F scale = S::BroadcastF(&eighth);
+      total[0][t] = S::MulAdd(S::Mul(S::ToFloat(rest[0]), scale0), scale, total[0][t]);
+      total[1][t] = S::MulAdd(S::Mul(S::ToFloat(rest[1]), scale1), scale, total[1][t]);
     }
   }
   for (int t = 0; t < kT; ++t) {
@@ -137,35 +161,32 @@ inline void MultiplyTile(const PanelPair& w, const ByteRow* x, int64_t first_gro
 }
 
 template <typename S, int kPieces, bool kDigits, int kT = S::kTokens>
-inline void MultiplyTiles(const PanelPair& w, const ByteRow* x, int num_x, int64_t first_group,
-                          int64_t groups, float* sums, int64_t stride) {
-  int i = 0;
-  for (; i + kT <= num_x; i += kT) {
-    MultiplyTile<S, kPieces, kDigits, kT>(w, x + i, first_group, groups, sums + i * stride, stride);
+inline void MultiplyTiles(const PanelPair& w, ByteInputs x, int64_t first_group, int64_t groups,
+                          float* sums, int64_t stride) {
+  for (; x.n >= kT; x.n -= kT, x.slots += kT, sums += kT * stride) {
+    MultiplyTile<S, kPieces, kDigits, kT>(w, x, first_group, groups, sums, stride);
   }
   if constexpr (kT > 1) {
-    if (i < num_x) {
-      MultiplyTiles<S, kPieces, kDigits, kT - 1>(w, x + i, num_x - i, first_group, groups,
-                                                 sums + i * stride, stride);
+    if (x.n > 0) {
+      MultiplyTiles<S, kPieces, kDigits, kT - 1>(w, x, first_group, groups, sums, stride);
     }
   }
 }
 
 template <typename S>
-void MultiplyFp4(const PanelPair& w, const ByteRow* x, int num_x, int64_t first_group,
-                 int64_t groups, float* sums, int64_t stride) {
-  if (num_x == 0) return;
-  if (x[0].second != nullptr) {
-    MultiplyTiles<S, kFp4Group / 4, true>(w, x, num_x, first_group, groups, sums, stride);
+void MultiplyFp4(const PanelPair& w, const ByteInputs& x, int64_t first_group, int64_t groups,
+                 float* sums, int64_t stride) {
+  if (x.digits) {
+    MultiplyTiles<S, kFp4Group / 4, true>(w, x, first_group, groups, sums, stride);
   } else {
-    MultiplyTiles<S, kFp4Group / 4, false>(w, x, num_x, first_group, groups, sums, stride);
+    MultiplyTiles<S, kFp4Group / 4, false>(w, x, first_group, groups, sums, stride);
   }
 }
 
 template <typename S>
-void MultiplyInt8(const PanelPair& w, const ByteRow* x, int num_x, int64_t first_group,
-                  int64_t groups, float* sums, int64_t stride) {
-  MultiplyTiles<S, kInt8Group / 4, false>(w, x, num_x, first_group, groups, sums, stride);
+void MultiplyInt8(const PanelPair& w, const ByteInputs& x, int64_t first_group, int64_t groups,
+                  float* sums, int64_t stride) {
+  MultiplyTiles<S, kInt8Group / 4, false>(w, x, first_group, groups, sums, stride);
 }
 
 template <typename S>

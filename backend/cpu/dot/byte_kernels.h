@@ -15,20 +15,28 @@
 
 namespace fathom::cpu {
 
-// One input vector x, in groups:
+// One input vector x of `cols` columns, in groups:
 //   x = scale * (256 * first + second) + scale / 8 * third      (digits: official e4m3 inputs)
-//   x = scale * first                                           (int8 inputs; second is null)
-// The four-byte pieces of first, second and third stand in the order in which panels have columns:
-// for FP4 eight columns c, c+2, c+4, c+6, c+1, c+3, c+5, c+7; for int8 weights as they come.
-struct ByteRow {
-  const int8_t* first = nullptr;
-  const int8_t* second = nullptr;
-  const int8_t* third = nullptr;
-  // Per group. -offset * (256 * sum(first) + sum(second)), where weights are stored plus `offset`.
-  const int32_t* bias = nullptr;
-  const int32_t* third_bias = nullptr;  // -offset * sum(third)
-  const uint8_t* has_third = nullptr;   // 0 where third is all zero
-  const float* scale = nullptr;
+//   x = scale * first                                           (int8 inputs)
+// It stands in one piece of memory, a slot, aligned to four bytes:
+//   int8   first[cols], second[cols], third[cols]
+//   int32  bias[groups]         -offset * (256 * sum(first) + sum(second)), or -offset *
+//   sum(first),
+//                               where weights are stored plus `offset`
+//   int32  third_bias[groups]   -offset * sum(third)
+//   fp32   scale[groups]
+//   uint8  has_third[groups]    0 where third is all zero
+// with groups = cols / kFp4Group, of which int8 weights use the first quarter. The four-byte pieces
+// of the digits stand in the order in which panels have columns: for FP4 eight columns
+// c, c+2, c+4, c+6, c+1, c+3, c+5, c+7; for int8 weights as they come.
+struct ByteSlot {
+  int8_t* first = nullptr;
+  int8_t* second = nullptr;
+  int8_t* third = nullptr;
+  int32_t* bias = nullptr;
+  int32_t* third_bias = nullptr;
+  float* scale = nullptr;
+  uint8_t* has_third = nullptr;
 };
 
 inline constexpr int kFp4Group = 32;    // columns of one scale, of weights and inputs
@@ -36,6 +44,28 @@ inline constexpr int kInt8Group = 128;  // the same for int8 weights
 inline constexpr int kFp4Offset = 12;   // FP4 weights are stored as 2 * value + 12
 inline constexpr int kInt8Offset = 128;
 inline constexpr int kMaxLanes = 16;
+
+// The parts of a slot. Memory of `cols` floats is enough for one.
+inline ByteSlot SlotAt(void* memory, int64_t cols) {
+  const int64_t groups = cols / kFp4Group;
+  auto* bytes = static_cast<int8_t*>(memory);
+  auto* words = static_cast<int32_t*>(static_cast<void*>(bytes + 3 * cols));
+  return {bytes,
+          bytes + cols,
+          bytes + 2 * cols,
+          words,
+          words + groups,
+          static_cast<float*>(static_cast<void*>(words + 2 * groups)),
+          static_cast<uint8_t*>(static_cast<void*>(words + 3 * groups))};
+}
+
+// Inputs of one product: n slots.
+struct ByteInputs {
+  const void* const* slots = nullptr;
+  int n = 0;
+  int64_t cols = 0;
+  bool digits = false;  // else int8
+};
 
 // Two panels that are multiplied with the same inputs, and how many groups of columns they have.
 struct PanelPair {
@@ -55,9 +85,10 @@ struct ByteKernels {
 
   // sums[i * stride + p * lanes + l] += row l of panel p times x[i], over `groups` groups, which
   // are those of the rows from `first_group` on. stride >= 2 * lanes.
-  void (*multiply_fp4)(const PanelPair& w, const ByteRow* x, int num_x, int64_t first_group,
-                       int64_t groups, float* sums, int64_t stride);
-  void (*multiply_int8)(const PanelPair& w, const ByteRow* x, int num_x, int64_t first_group,
+  void (*multiply_fp4)(const PanelPair& w, const ByteInputs& x, int64_t first_group, int64_t groups,
+                       float* sums, int64_t stride);
+  // The same for int8 weights; inputs have no digits.
+  void (*multiply_int8)(const PanelPair& w, const ByteInputs& x, int64_t first_group,
                         int64_t groups, float* sums, int64_t stride);
 };
 

@@ -14,29 +14,15 @@ namespace fathom {
 namespace {
 
 using cpu::ByteKernels;
-using cpu::ByteRow;
 using test::Random;
 using test::TestWeight;
 
 // One input as bytes, in memory of its own.
 struct Bytes {
-  std::vector<int8_t> first, second, third;
-  std::vector<int32_t> bias, third_bias;
-  std::vector<uint8_t> has_third;
-  std::vector<float> scale;
+  std::vector<float> memory;
+  cpu::ByteSlot slot;
 
-  explicit Bytes(size_t n)
-      : first(n), second(n), third(n), bias(n), third_bias(n), has_third(n), scale(n) {}
-  cpu::ByteRowBuffer buffer() {
-    return {first.data(),      second.data(),    third.data(), bias.data(),
-            third_bias.data(), has_third.data(), scale.data()};
-  }
-  [[nodiscard]] ByteRow row(bool digits) const {
-    if (!digits)
-      return {first.data(), nullptr, nullptr, bias.data(), nullptr, nullptr, scale.data()};
-    return {first.data(),      second.data(),    third.data(), bias.data(),
-            third_bias.data(), has_third.data(), scale.data()};
-  }
+  explicit Bytes(size_t n) : memory(n), slot(cpu::SlotAt(memory.data(), static_cast<int64_t>(n))) {}
 };
 
 // Column of an input's byte `i`.
@@ -63,8 +49,8 @@ std::vector<float> Multiply(const TestWeight& w, const std::vector<Bytes>& x, bo
   const int64_t cols = w.view.cols;
   const int lanes = kernels.lanes;
   const auto n = x.size();
-  std::vector<ByteRow> rows;
-  for (const Bytes& bytes : x) rows.push_back(bytes.row(digits));
+  std::vector<const void*> slots;
+  for (const Bytes& bytes : x) slots.push_back(bytes.memory.data());
   std::vector<float> out(n * static_cast<size_t>(w.view.rows));
   for (int row = 0; row < w.view.rows; row += 2 * lanes) {
     std::vector<float> sums(n * static_cast<size_t>(2 * lanes));
@@ -82,9 +68,9 @@ std::vector<float> Multiply(const TestWeight& w, const std::vector<Bytes>& x, bo
                          scales[p].data());
       }
       kernels.multiply_fp4(
-          {{codes[0].data(), codes[1].data()}, {scales[0].data(), scales[1].data()}}, rows.data(),
-          static_cast<int>(n), begin / cpu::kFp4Group, count / cpu::kFp4Group, sums.data(),
-          2 * lanes);
+          {{codes[0].data(), codes[1].data()}, {scales[0].data(), scales[1].data()}},
+          {slots.data(), static_cast<int>(n), cols, digits}, begin / cpu::kFp4Group,
+          count / cpu::kFp4Group, sums.data(), 2 * lanes);
     }
     for (size_t i = 0; i < n; ++i) {
       for (int r = row; r < std::min(row + 2 * lanes, w.view.rows); ++r) {
@@ -107,25 +93,25 @@ TEST(ByteRows, DigitsAreTheOfficialValues) {
   SimulateE4m3(want, 128);
   ForIsas([&] {
     Bytes bytes(x.size());
-    cpu::SplitE4m3Row(x, bytes.buffer());
+    cpu::SplitE4m3Row(x, bytes.slot);
     size_t with_third = 0;
     for (size_t i = 0; i < x.size(); ++i) {
       const size_t g = i / cpu::kFp4Group;
-      with_third += bytes.has_third[g];
-      const int high = 256 * bytes.first[i] + bytes.second[i];
-      ASSERT_EQ(static_cast<double>(bytes.scale[g]) * (high + bytes.third[i] / 8.0),
+      with_third += bytes.slot.has_third[g];
+      const int high = 256 * bytes.slot.first[i] + bytes.slot.second[i];
+      ASSERT_EQ(static_cast<double>(bytes.slot.scale[g]) * (high + bytes.slot.third[i] / 8.0),
                 static_cast<double>(want[Column(i)]))
           << i;
-      ASSERT_TRUE(bytes.has_third[g] != 0 || bytes.third[i] == 0);
+      ASSERT_TRUE(bytes.slot.has_third[g] != 0 || bytes.slot.third[i] == 0);
     }
     for (size_t g = 0; g < x.size() / cpu::kFp4Group; ++g) {
       int sum = 0, rest = 0;
       for (size_t i = 32 * g; i < 32 * g + 32; ++i) {
-        sum += 256 * bytes.first[i] + bytes.second[i];
-        rest += bytes.third[i];
+        sum += 256 * bytes.slot.first[i] + bytes.slot.second[i];
+        rest += bytes.slot.third[i];
       }
-      EXPECT_EQ(bytes.bias[g], -12 * sum);
-      EXPECT_EQ(bytes.third_bias[g], -12 * rest);
+      EXPECT_EQ(bytes.slot.bias[g], -12 * sum);
+      EXPECT_EQ(bytes.slot.third_bias[g], -12 * rest);
     }
     EXPECT_GT(with_third, 0u);
     EXPECT_LT(with_third, x.size());
@@ -138,18 +124,19 @@ TEST(ByteRows, Int8KeepsEachGroupsLargestValue) {
   ForIsas([&] {
     for (int group : {cpu::kFp4Group, cpu::kInt8Group}) {
       Bytes bytes(x.size());
-      cpu::Int8Row(x, group, bytes.buffer());
+      cpu::Int8Row(x, group, bytes.slot);
       const auto size = static_cast<size_t>(group);
       for (size_t g = 0; g < x.size() / size; ++g) {
         int sum = 0, largest = 0;
         for (size_t i = g * size; i < (g + 1) * size; ++i) {
           const size_t column = group == cpu::kFp4Group ? Column(i) : i;
-          ASSERT_NEAR(bytes.first[i] * bytes.scale[g], x[column], 0.5001 * bytes.scale[g]);
-          sum += bytes.first[i];
-          largest = std::max(largest, std::abs(static_cast<int>(bytes.first[i])));
+          ASSERT_NEAR(bytes.slot.first[i] * bytes.slot.scale[g], x[column],
+                      0.5001 * bytes.slot.scale[g]);
+          sum += bytes.slot.first[i];
+          largest = std::max(largest, std::abs(static_cast<int>(bytes.slot.first[i])));
         }
         EXPECT_EQ(largest, 127);
-        EXPECT_EQ(bytes.bias[g], -(group == cpu::kFp4Group ? 12 : 128) * sum);
+        EXPECT_EQ(bytes.slot.bias[g], -(group == cpu::kFp4Group ? 12 : 128) * sum);
       }
     }
   });
@@ -160,12 +147,12 @@ TEST(ByteRows, GroupsThatAreNotFiniteAreNan) {
   x[5] = std::numeric_limits<float>::infinity();
   ForIsas([&] {
     Bytes bytes(x.size());
-    cpu::SplitE4m3Row(x, bytes.buffer());
-    EXPECT_TRUE(std::isnan(bytes.scale[0]));
-    EXPECT_FALSE(std::isnan(bytes.scale[4]));
-    cpu::Int8Row(x, cpu::kFp4Group, bytes.buffer());
-    EXPECT_TRUE(std::isnan(bytes.scale[0]));
-    EXPECT_FALSE(std::isnan(bytes.scale[1]));
+    cpu::SplitE4m3Row(x, bytes.slot);
+    EXPECT_TRUE(std::isnan(bytes.slot.scale[0]));
+    EXPECT_FALSE(std::isnan(bytes.slot.scale[4]));
+    cpu::Int8Row(x, cpu::kFp4Group, bytes.slot);
+    EXPECT_TRUE(std::isnan(bytes.slot.scale[0]));
+    EXPECT_FALSE(std::isnan(bytes.slot.scale[1]));
   });
 }
 
@@ -174,11 +161,11 @@ TEST(ByteRows, Zeros) {
   const std::vector<float> x(256, 0.0f);
   ForIsas([&] {
     Bytes bytes(x.size());
-    cpu::SplitE4m3Row(x, bytes.buffer());
-    for (int8_t b : bytes.second) EXPECT_EQ(b, 0);
-    cpu::Int8Row(x, cpu::kInt8Group, bytes.buffer());
-    for (int8_t b : bytes.first) EXPECT_EQ(b, 0);
-    EXPECT_TRUE(std::isfinite(bytes.scale[0]));
+    cpu::SplitE4m3Row(x, bytes.slot);
+    for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(bytes.slot.second[i], 0);
+    cpu::Int8Row(x, cpu::kInt8Group, bytes.slot);
+    for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(bytes.slot.first[i], 0);
+    EXPECT_TRUE(std::isfinite(bytes.slot.scale[0]));
   });
 }
 
@@ -200,9 +187,9 @@ TEST(ByteKernels, Fp4SumsAreThoseOfIntegersOnEveryLevel) {
         for (int c = 0; c < cols; c += 7) values[static_cast<size_t>(c)] *= 1e-3f;
         x.emplace_back(values.size());
         if (digits) {
-          cpu::SplitE4m3Row(values, x.back().buffer());
+          cpu::SplitE4m3Row(values, x.back().slot);
         } else {
-          cpu::Int8Row(values, cpu::kFp4Group, x.back().buffer());
+          cpu::Int8Row(values, cpu::kFp4Group, x.back().slot);
         }
       }
       // The definition: exact sums of each group, then fp32 in order.
@@ -218,14 +205,15 @@ TEST(ByteKernels, Fp4SumsAreThoseOfIntegersOnEveryLevel) {
               const uint8_t byte = w.data[static_cast<size_t>((r * cols + c) / 2)];
               const auto code = static_cast<uint8_t>(c % 2 == 0 ? byte & 15 : byte >> 4);
               const int twice = static_cast<int>(2.0f * E2m1ToFloat(code));
-              high += twice * (digits ? 256 * input.first[at] + input.second[at] : input.first[at]);
-              if (digits) rest += twice * input.third[at];
+              high += twice * (digits ? 256 * input.slot.first[at] + input.slot.second[at]
+                                      : input.slot.first[at]);
+              if (digits) rest += twice * input.slot.third[at];
             }
             const float half =
                 0.5f * Ue8m0ToFloat(w.scale[static_cast<size_t>(r * (cols / 32) + g)]);
-            const float scale = input.scale[static_cast<size_t>(g)];
+            const float scale = input.slot.scale[static_cast<size_t>(g)];
             sum = std::fma(static_cast<float>(high) * half, scale, sum);
-            if (digits && input.has_third[static_cast<size_t>(g)] != 0) {
+            if (digits && input.slot.has_third[static_cast<size_t>(g)] != 0) {
               sum = std::fma(static_cast<float>(rest) * half, scale * 0.125f, sum);
             }
           }
@@ -245,7 +233,7 @@ TEST(ByteKernels, Int8SumsAreThoseOfIntegersOnEveryLevel) {
   std::vector<Bytes> x;
   for (int i = 0; i < kInputs; ++i) {
     x.emplace_back(kCols);
-    cpu::Int8Row(random.Bf16s(kCols), cpu::kInt8Group, x.back().buffer());
+    cpu::Int8Row(random.Bf16s(kCols), cpu::kInt8Group, x.back().slot);
   }
   ForIsas([&] {
     const ByteKernels& kernels = cpu::ChosenByteKernels();
@@ -266,20 +254,21 @@ TEST(ByteKernels, Int8SumsAreThoseOfIntegersOnEveryLevel) {
         }
       }
     }
-    std::vector<ByteRow> inputs;
-    for (const Bytes& bytes : x) inputs.push_back(bytes.row(false));
+    std::vector<const void*> inputs;
+    for (const Bytes& bytes : x) inputs.push_back(bytes.memory.data());
     std::vector<float> sums(kInputs * rows);
     kernels.multiply_int8(
-        {{codes[0].data(), codes[1].data()}, {scales[0].data(), scales[1].data()}}, inputs.data(),
-        kInputs, 0, kCols / cpu::kInt8Group, sums.data(), 2 * lanes);
+        {{codes[0].data(), codes[1].data()}, {scales[0].data(), scales[1].data()}},
+        {inputs.data(), kInputs, kCols, false}, 0, kCols / cpu::kInt8Group, sums.data(), 2 * lanes);
     for (size_t i = 0; i < kInputs; ++i) {
       for (size_t r = 0; r < rows; ++r) {
         float want = 0.0f;
         for (size_t g = 0; g < kCols / cpu::kInt8Group; ++g) {
           int sum = 0;
-          for (size_t c = 128 * g; c < 128 * (g + 1); ++c) sum += q[r * kCols + c] * x[i].first[c];
+          for (size_t c = 128 * g; c < 128 * (g + 1); ++c)
+            sum += q[r * kCols + c] * x[i].slot.first[c];
           const float scale = scales[r / (rows / 2)][g * (rows / 2) + r % (rows / 2)];
-          want = std::fma(static_cast<float>(sum) * scale, x[i].scale[g], want);
+          want = std::fma(static_cast<float>(sum) * scale, x[i].slot.scale[g], want);
         }
         ASSERT_EQ(sums[i * rows + r], want) << i << " " << r;
       }

@@ -41,8 +41,10 @@ struct Portable {
     __builtin_memcpy(&word, p, sizeof(word));
     return Make<V>([&](int) { return word; });
   }
-  static F BroadcastF(const float* p) {
-    return Make<F>([&](int) { return *p; });
+  static F BroadcastF(const void* p) {
+    float value;
+    __builtin_memcpy(&value, p, sizeof(value));
+    return Make<F>([&](int) { return value; });
   }
   static V Dot(V acc, V a, V b) {
     return Make<V>([&](int l) {

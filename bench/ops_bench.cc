@@ -1,0 +1,117 @@
+#include "bench/ops_bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "base/parallel.h"
+#include "bench/machine_limits.h"
+#include "bench/op_cases.h"
+#include "bench/workload.h"
+#include "engine/engine_core.h"
+
+namespace fathom::bench {
+namespace {
+
+constexpr int kMostRuns = 20'000;
+
+Status CheckOptions(const ModelConfig& config, const OpsBenchOptions& o) {
+  const std::vector<std::string> names = OperationNames();
+  for (const std::string& name : o.only) {
+    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    std::string known;
+    for (const std::string& n : names) known += (known.empty() ? "" : ", ") + n;
+    return InvalidArgument("operation '" + name + "': known ones are " + known);
+  }
+  const int most = *std::max_element(o.rows.begin(), o.rows.end());
+  if (o.context + most > config.max_position_embeddings) {
+    return InvalidArgument(std::to_string(most) + " rows behind a context of " +
+                           std::to_string(o.context) + ": the model has " +
+                           std::to_string(config.max_position_embeddings) + " positions");
+  }
+  const int64_t free = FreeHostMemory();
+  if (free > 0 && o.memory_bytes > free / 2) {
+    return OutOfMemory("weights of " + std::to_string(o.memory_bytes) +
+                       " bytes are more than half of the free memory of " + std::to_string(free) +
+                       "; lower --memory");
+  }
+  return OkStatus();
+}
+
+// Microseconds of each run.
+Result<std::vector<double>> Time(const OpCase& op, const OpsBenchOptions& o) {
+  FATHOM_RETURN_IF_ERROR(op.run());  // not measured
+  std::vector<double> micros;
+  const auto begin = std::chrono::steady_clock::now();
+  while (static_cast<int>(micros.size()) < o.repeats ||
+         (MillisecondsSince(begin) < o.time_ms && micros.size() < kMostRuns)) {
+    const auto start = std::chrono::steady_clock::now();
+    FATHOM_RETURN_IF_ERROR(op.run());
+    micros.push_back(MillisecondsSince(start) * 1e3);
+  }
+  return micros;
+}
+
+}  // namespace
+
+std::vector<std::string> OperationNames() { return OpCases::Names(); }
+
+Result<Report> BenchOps(const ModelConfig& config, const OpsBenchOptions& o) {
+  FATHOM_RETURN_IF_ERROR(CheckOptions(config, o));
+  const int threads = o.num_threads > 0 ? o.num_threads : DefaultThreadCount();
+  const int most = *std::max_element(o.rows.begin(), o.rows.end());
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<MachineLimits> limits,
+                          MachineLimits::Create(threads));
+  ThreadPool pool(threads);
+  WeightMemory weights(pool, o.memory_bytes);
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
+                          MakeBackend(o.backend, Numerics::kOfficial, o.num_threads));
+  FATHOM_RETURN_IF_ERROR(backend->Prepare(BackendLimitsFor(config, most, o.context + most)));
+
+  Report report;
+  report.bench = "ops";
+  report.conditions = MachineConditions();
+  report.conditions.insert(
+      report.conditions.end(),
+      {{"backend", o.backend},
+       {"threads", int64_t{threads}},
+       {"context_tokens", o.context},
+       {"weights", std::string("random, taken in turn from a ring of each format")},
+       {"weight_ring_bytes", weights.ring_bytes()},
+       {"last_level_cache_bytes", LastLevelCacheBytes()},
+       {"experts", int64_t{config.num_experts}},
+       {"repetitions", int64_t{o.repeats}},
+       {"time_ms", int64_t{o.time_ms}},
+       {"read_buffer_bytes", limits->buffer_bytes()}});
+  limits->MeasureCompute();
+  for (const int rows : o.rows) {
+    FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<OpCases> cases,
+                            OpCases::Create(config, *backend, weights, rows, o.context, o.only));
+    ReportTable table{std::to_string(rows) + (rows == 1 ? " row" : " rows"),
+                      {"operation", "what", "median_us", "low_us", "high_us", "runs",
+                       "weight_bytes", "cache_bytes", "activation_bytes", "flop", "gb_per_s",
+                       "gflop_per_s", "share_of_read", "share_of_fp32"},
+                      {}};
+    for (const OpCase& op : cases->cases()) {
+      double read = limits->MeasureRead(1);
+      FATHOM_ASSIGN_OR_RETURN(const std::vector<double> micros, Time(op, o));
+      read = std::max(read, limits->MeasureRead(1));
+      limits->MeasureCompute();
+      const Spread spread = SpreadOf(micros);
+      const int64_t bytes = op.weight_bytes + op.cache_bytes + op.activation_bytes;
+      const double gb_per_s = static_cast<double>(bytes) / spread.median * 1e-3;
+      const double gflop_per_s = op.flop / spread.median * 1e-3;
+      const double fp32 = limits->rate(ProbeKind::kFp32Fma);
+      table.rows.push_back({op.operation, op.what, spread.median, spread.low, spread.high,
+                            static_cast<int64_t>(micros.size()), op.weight_bytes, op.cache_bytes,
+                            op.activation_bytes, op.flop, gb_per_s, gflop_per_s, gb_per_s / read,
+                            fp32 > 0.0 ? gflop_per_s / fp32 : 0.0});
+    }
+    report.tables.push_back(std::move(table));
+  }
+  report.tables.push_back(limits->Table());
+  return report;
+}
+
+}  // namespace fathom::bench
