@@ -10,7 +10,7 @@ CpuBackend::InputForm CpuBackend::FormOf(const WeightView& weight) const {
 }
 
 const cpu::Int8Weight* CpuBackend::Int8Of(const WeightView& weight) const {
-  if (int8_weights_.empty()) return nullptr;
+  if (int8_weights_.empty() || weight.dtype != DType::kF8E4M3) return nullptr;
   const auto found = int8_weights_.find(weight.data);
   return found == int8_weights_.end() ? nullptr : found->second.get();
 }

@@ -25,6 +25,17 @@ void MultiplyFp4(const RowRange& a, const RowRange& b, const InputRows& x, float
   const ByteKernels& kernels = ChosenByteKernels();
   const int lanes = kernels.lanes;
   const int64_t cols = a.weight->cols;
+  if (x.n == 1 && kernels.multiply_fp4_rows != nullptr) {
+    const ByteInputs input = {x.bytes, 1, cols, x.byte_form == ByteForm::kDigits};
+    for (const RowRange* rows : {&a, &b}) {
+      if (rows->weight == nullptr) break;
+      kernels.multiply_fp4_rows(
+          static_cast<const uint8_t*>(rows->weight->data) + rows->row * (cols / 2),
+          rows->weight->scale + rows->row * (cols / kFp4Group), rows->count,
+          /*ahead=*/kRowBlock * (cols / 2), input, sums + (rows == &a ? 0 : kRowBlock));
+    }
+    return;
+  }
   std::memset(sums, 0, static_cast<size_t>(x.n * kSumStride) * sizeof(float));
   float* scales[2] = {scratch, scratch + kFp4Block / kFp4Group * kMaxLanes};
   auto* codes = reinterpret_cast<uint8_t*>(scratch + 2 * (kFp4Block / kFp4Group) * kMaxLanes);

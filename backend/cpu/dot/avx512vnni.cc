@@ -94,8 +94,120 @@ struct Avx512Vnni {
   }
 };
 
+// ---- One input: rows are multiplied as they are stored
+
+// 64 bytes of FP4 codes are 128 columns of a row, the low halves the even ones. A vector of sums
+// has four partial sums of each of the four groups; those of 16 rows are added up and turned so
+// that lanes are rows, as a panel's are.
+
+// Digits of 128 columns as rows have them.
+struct RowDigits {
+  __m512i even, odd;
+
+  explicit RowDigits(const int8_t* digits) {
+    const __m512i low = _mm512_loadu_si512(digits);
+    const __m512i high = _mm512_loadu_si512(digits + 64);
+    const __m512i pick =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    even = _mm512_permutex2var_epi32(low, pick, high);
+    odd = _mm512_permutex2var_epi32(low, _mm512_or_si512(pick, _mm512_set1_epi32(1)), high);
+  }
+};
+
+// In each block: the sums of the four lanes of a, b, c and d.
+inline __m512i SumBlocks(__m512i a, __m512i b, __m512i c, __m512i d) {
+  const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+  const __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+  return _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+}
+
+// The four groups' sums of `digits` and 16 rows at byte `at` of each.
+template <bool kTwo>
+inline void RowSums(const uint8_t* const* rows, int64_t at, const RowDigits& first,
+                    const RowDigits& second, __m512i* groups) {
+  __m512i quads[4];
+#pragma GCC unroll 4
+  for (int q = 0; q < 4; ++q) {
+    __m512i sum[4];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+      const __m512i codes = _mm512_loadu_si512(rows[4 * q + r] + at);
+      const __m512i even = Avx512Vnni::LookupLow(codes);
+      const __m512i odd = Avx512Vnni::LookupHigh(codes);
+      __m512i acc = _mm512_dpbusd_epi32(_mm512_setzero_si512(), even, first.even);
+      acc = _mm512_dpbusd_epi32(acc, odd, first.odd);
+      if constexpr (kTwo) {
+        acc = _mm512_dpbusd_epi32(_mm512_slli_epi32(acc, 8), even, second.even);
+        acc = _mm512_dpbusd_epi32(acc, odd, second.odd);
+      }
+      sum[r] = acc;
+    }
+    quads[q] = SumBlocks(sum[0], sum[1], sum[2], sum[3]);
+  }
+  // quads[q] has rows 4q .. 4q + 3 of group j in its block j.
+  const __m512i a = _mm512_shuffle_i32x4(quads[0], quads[1], 0x88);
+  const __m512i b = _mm512_shuffle_i32x4(quads[0], quads[1], 0xDD);
+  const __m512i c = _mm512_shuffle_i32x4(quads[2], quads[3], 0x88);
+  const __m512i d = _mm512_shuffle_i32x4(quads[2], quads[3], 0xDD);
+  groups[0] = _mm512_shuffle_i32x4(a, c, 0x88);
+  groups[1] = _mm512_shuffle_i32x4(b, d, 0x88);
+  groups[2] = _mm512_shuffle_i32x4(a, c, 0xDD);
+  groups[3] = _mm512_shuffle_i32x4(b, d, 0xDD);
+}
+
+template <bool kDigits>
+inline void MultiplyRows(const uint8_t* packed, const uint8_t* scales, int num_rows, int64_t ahead,
+                         int64_t cols, const ByteSlot& x, float* sums) {
+  using S = Avx512Vnni;
+  const uint8_t* rows[16];
+  for (int r = 0; r < 16; ++r) rows[r] = packed + (r < num_rows ? r : num_rows - 1) * (cols / 2);
+  __m512 total = _mm512_setzero_ps();
+  for (int64_t c = 0; c < cols; c += 128) {
+    for (int line = 0; line < 16; ++line) S::Prefetch(packed + ahead + 8 * c + 64 * line);
+    const RowDigits first(x.first + c);
+    const RowDigits second(kDigits ? x.second + c : x.first + c);
+    __m512i dots[4];
+    RowSums<kDigits>(rows, c / 2, first, second, dots);
+    alignas(64) float scale[4 * 16];
+    S::PackScales(scales + c / kFp4Group, cols / kFp4Group, num_rows, scale);
+    __m512i rest[4];
+    const int64_t group = c / kFp4Group;
+    uint32_t thirds = 0;
+    if constexpr (kDigits) {
+      __builtin_memcpy(&thirds, x.has_third + group, sizeof(thirds));
+      if (__builtin_expect(thirds != 0, 0)) {
+        const RowDigits third(x.third + c);
+        RowSums<false>(rows, c / 2, third, third, rest);
+      }
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      const __m512 weights = _mm512_load_ps(scale + 16 * j);
+      const __m512i dot = _mm512_add_epi32(dots[j], _mm512_set1_epi32(x.bias[group + j]));
+      total =
+          S::MulAdd(S::Mul(S::ToFloat(dot), weights), _mm512_set1_ps(x.scale[group + j]), total);
+      if (!kDigits || (thirds >> (8 * j) & 0xFF) == 0) continue;
+      const __m512i small = _mm512_add_epi32(rest[j], _mm512_set1_epi32(x.third_bias[group + j]));
+      total = S::MulAdd(S::Mul(S::ToFloat(small), weights),
+                        _mm512_set1_ps(x.scale[group + j] * 0.125f), total);
+    }
+  }
+  _mm512_storeu_ps(sums, total);
+}
+
+void MultiplyFp4Rows(const uint8_t* packed, const uint8_t* scales, int num_rows, int64_t ahead,
+                     const ByteInputs& x, float* sums) {
+  const ByteSlot slot = SlotAt(const_cast<void*>(x.slots[0]), x.cols);
+  if (x.digits) {
+    MultiplyRows<true>(packed, scales, num_rows, ahead, x.cols, slot, sums);
+  } else {
+    MultiplyRows<false>(packed, scales, num_rows, ahead, x.cols, slot, sums);
+  }
+}
+
 }  // namespace
 
-const ByteKernels kByteKernelsAvx512Vnni = MakeByteKernels<Avx512Vnni>();
+const ByteKernels kByteKernelsAvx512Vnni = {16, &PackFp4<Avx512Vnni>, &MultiplyFp4Rows,
+                                            &MultiplyFp4<Avx512Vnni>, &MultiplyInt8<Avx512Vnni>};
 
 }  // namespace fathom::cpu

@@ -137,7 +137,7 @@ inline void MultiplyTile(const PanelPair& w, const ByteInputs& x, int64_t first_
       if (kDigits) thirds |= static_cast<unsigned>(slots[t][flags_at + at]) << t;
     }
     if (!kDigits || thirds == 0) continue;
-    // Unrolled: an index that is not constant would put all totals into memory.
+      // Unrolled: an index that is not constant would put all totals into memory.
 #pragma GCC unroll 16
     for (int t = 0; t < kT; ++t) {
       if ((thirds >> t & 1u) == 0) continue;
@@ -193,7 +193,7 @@ void MultiplyInt8(const PanelPair& w, const ByteInputs& x, int64_t first_group, 
 
 template <typename S>
 constexpr ByteKernels MakeByteKernels() {
-  return {S::kLanes, &PackFp4<S>, &MultiplyFp4<S>, &MultiplyInt8<S>};
+  return {S::kLanes, &PackFp4<S>, nullptr, &MultiplyFp4<S>, &MultiplyInt8<S>};
 }
 
 }  // namespace

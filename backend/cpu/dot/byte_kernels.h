@@ -83,6 +83,11 @@ struct ByteKernels {
   void (*pack_fp4)(const uint8_t* packed, const uint8_t* scales, int64_t cols, int num_rows,
                    int64_t begin, int64_t count, int64_t ahead, uint8_t* out, float* out_scales);
 
+  // The same sums of `num_rows` <= 16 stored rows times the one input, over all columns: sums[r]
+  // for r < 16 are overwritten. Null where the panels' way is the best there is.
+  void (*multiply_fp4_rows)(const uint8_t* packed, const uint8_t* scales, int num_rows,
+                            int64_t ahead, const ByteInputs& x, float* sums);
+
   // sums[i * stride + p * lanes + l] += row l of panel p times x[i], over `groups` groups, which
   // are those of the rows from `first_group` on. stride >= 2 * lanes.
   void (*multiply_fp4)(const PanelPair& w, const ByteInputs& x, int64_t first_group, int64_t groups,

@@ -222,6 +222,22 @@ TEST(ByteKernels, Fp4SumsAreThoseOfIntegersOnEveryLevel) {
       }
       ForIsas([&] {
         for (int64_t block : {128, 256, 4096}) EXPECT_EQ(Multiply(w, x, digits, block), want);
+        const ByteKernels& kernels = cpu::ChosenByteKernels();
+        if (kernels.multiply_fp4_rows == nullptr) return;
+        for (size_t i = 0; i < x.size(); ++i) {
+          for (int row = 0; row < num_rows; row += 16) {
+            const int count = std::min(16, num_rows - row);
+            const void* slot = x[i].memory.data();
+            float sums[16];
+            kernels.multiply_fp4_rows(w.data.data() + row * cols / 2,
+                                      w.scale.data() + row * cols / cpu::kFp4Group, count, 0,
+                                      {&slot, 1, cols, digits}, sums);
+            for (int r = 0; r < count; ++r) {
+              ASSERT_EQ(sums[r],
+                        want[i * static_cast<size_t>(num_rows) + static_cast<size_t>(row + r)]);
+            }
+          }
+        }
       });
     }
   }
