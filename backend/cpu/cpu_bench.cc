@@ -1,6 +1,7 @@
-// Times every operation of CpuBackend at the shapes of fathom-nano or V4-Flash.
+// Times every operation of CpuBackend at the shapes of fathom-nano, of the preset `mid` or of
+// V4-Flash.
 //
-//   cpu_bench [nano|flash] [tokens of the step] [threads] [position]
+//   cpu_bench [nano|mid|flash] [tokens of the step] [threads] [position]
 //
 // Prints the median and the fastest of many runs, and the bytes of weights that an operation reads
 // per second where it reads any. Weights are random; flash uses 32 of its 256 experts.
@@ -28,6 +29,7 @@ struct Shapes {
   int vocab;
 };
 constexpr Shapes kNano = {256, 128, 4, 128, 2, 128, 16, 4, 128, 4, 128, 64, 2560};
+constexpr Shapes kMid = {2048, 512, 16, 512, 4, 512, 64, 6, 1024, 16, 128, 512, 16384};
 constexpr Shapes kFlash = {4096, 1024, 64, 512, 8, 1024, 32, 6, 2048, 64, 128, 512, 16160};
 constexpr int kRope = 64, kHc = 4, kWindow = 128;
 
@@ -277,14 +279,22 @@ int Run(const Shapes& s, int n, int threads, int position) {
 
 int main(int argc, char** argv) {
   const auto number = [&](int i, int fallback) { return argc > i ? std::atoi(argv[i]) : fallback; };
-  const bool flash = argc > 1 && std::string(argv[1]) == "flash";
-  const int n = number(2, 1), threads = number(3, fathom::DefaultThreadCount());
-  const int position = number(4, flash ? 4096 : 1000);
-  if (n < 1 || position < 0) {
-    std::fprintf(stderr, "usage: cpu_bench [nano|flash] [tokens] [threads] [position]\n");
+  struct Model {
+    const char* name;
+    fathom::Shapes shapes;
+    int position;
+  };
+  static constexpr Model kModels[] = {
+      {"nano", fathom::kNano, 1000}, {"mid", fathom::kMid, 4096}, {"flash", fathom::kFlash, 4096}};
+  const std::string name = argc > 1 ? argv[1] : "nano";
+  const Model* model = std::find_if(std::begin(kModels), std::end(kModels),
+                                    [&](const Model& m) { return name == m.name; });
+  if (model == std::end(kModels) || number(2, 1) < 1 || number(4, 0) < 0) {
+    std::fprintf(stderr, "usage: cpu_bench [nano|mid|flash] [tokens] [threads] [position]\n");
     return 1;
   }
-  std::printf("%s, %d token(s) at position %d, %d thread(s)\n", flash ? "V4-Flash" : "fathom-nano",
-              n, position, threads);
-  return fathom::Run(flash ? fathom::kFlash : fathom::kNano, n, threads, position);
+  const int n = number(2, 1), threads = number(3, fathom::DefaultThreadCount());
+  const int position = number(4, model->position);
+  std::printf("%s, %d token(s) at position %d, %d thread(s)\n", model->name, n, position, threads);
+  return fathom::Run(model->shapes, n, threads, position);
 }
