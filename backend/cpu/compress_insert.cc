@@ -1,7 +1,4 @@
 // See backend/ops/compress_insert.h for the contract.
-#include <cmath>
-#include <limits>
-
 #include "backend/cpu/scratch.h"
 #include "backend/page_codec.h"
 #include "base/formats.h"
@@ -9,53 +6,9 @@
 namespace fathom {
 namespace {
 
-constexpr int kMaxItems = 128;
-constexpr int64_t kChannels = 64;  // pooled together, so that the exponentials stay in the L1 cache
-
-// One item of a compression window: its K and score rows, from the first channel on that this
-// window uses. Stored ones may stand at any byte. `ape` is null where the scores have it already.
-struct Item {
-  const std::byte* k = nullptr;
-  const std::byte* score = nullptr;
-  const float* ape = nullptr;
-};
+constexpr int64_t kChannels = 64;  // whose scores are in memory together
 
 const std::byte* BytesOf(const float* values) { return reinterpret_cast<const std::byte*>(values); }
-
-// Channels [begin, begin + count) of a row.
-void LoadChannels(const std::byte* row, int64_t begin, int64_t count, float* out) {
-  std::memcpy(out, row + begin * static_cast<int64_t>(sizeof(float)),
-              static_cast<size_t>(count) * sizeof(float));
-}
-
-// Softmax over the items' scores and weighted sum of their K values, each channel on its own.
-// Scalar exponentials in the order of items: entries are stored in a few bits, and every backend
-// has to store the same ones.
-void Pool(std::span<const Item> items, std::span<float> out) {
-  float p[kMaxItems][kChannels];
-  float k[kChannels];
-  const auto width = static_cast<int64_t>(out.size());
-  for (int64_t begin = 0; begin < width; begin += kChannels) {
-    const int64_t count = std::min(kChannels, width - begin);
-    float max[kChannels], den[kChannels] = {}, sum[kChannels] = {};
-    std::fill_n(max, count, -std::numeric_limits<float>::infinity());
-    for (size_t n = 0; n < items.size(); ++n) {
-      LoadChannels(items[n].score, begin, count, p[n]);
-      if (const float* ape = items[n].ape; ape != nullptr) {
-        for (int64_t c = 0; c < count; ++c) p[n][c] += ape[begin + c];
-      }
-      for (int64_t c = 0; c < count; ++c) max[c] = std::max(max[c], p[n][c]);
-    }
-    for (size_t n = 0; n < items.size(); ++n) {
-      for (int64_t c = 0; c < count; ++c) den[c] += p[n][c] = std::exp(p[n][c] - max[c]);
-    }
-    for (size_t n = 0; n < items.size(); ++n) {
-      LoadChannels(items[n].k, begin, count, k);
-      for (int64_t c = 0; c < count; ++c) sum[c] += k[c] * (p[n][c] / den[c]);
-    }
-    std::copy_n(sum, count, out.begin() + begin);
-  }
-}
 
 }  // namespace
 
@@ -82,7 +35,7 @@ Status CpuBackend::DoCompressInsert(const CompressInsertArgs& args) {
     };
     // Channels from `half` on of a position's row: of this step, or of an earlier one from its
     // page.
-    const auto item = [&](int64_t position, int64_t half) -> Item {
+    const auto item = [&](int64_t position, int64_t half) -> cpu::PoolItem {
       if (position >= rows.start) {
         const int64_t i = rows.first_row + (position - rows.start);
         return {BytesOf(args.kv_rows.row(i).data() + half),
@@ -111,11 +64,11 @@ Status CpuBackend::DoCompressInsert(const CompressInsertArgs& args) {
     });
 
     const EndingEntries ending = EntriesEnding(rows, args.ratio);
-    // An exponential costs about twenty multiplications.
-    ForEach(ending.count, 32 * width * args.ratio * (args.ratio == 4 ? 2 : 1),
+    // An exponential costs about eight multiplications.
+    ForEach(ending.count, 16 * width * args.ratio * (args.ratio == 4 ? 2 : 1),
             [&](int64_t e, int thread) {
               const int64_t j = ending.first + e;
-              Item items[kMaxItems];
+              cpu::PoolItem items[cpu::kMaxPoolItems];
               size_t num_items = 0;
               // Entry 0 has no window before it; leaving those items out is the same as scores of
               // -inf.
@@ -127,7 +80,7 @@ Status CpuBackend::DoCompressInsert(const CompressInsertArgs& args) {
               }
               const std::span<float> entry(scratch_->thread_tile.part(thread),
                                            static_cast<size_t>(width));
-              Pool({items, num_items}, entry);
+              cpu::PoolItems({items, num_items}, entry);
               if (official()) cpu::RoundBf16(entry, entry.data());
               cpu::ScaleRow(entry, args.norm_weight.data(), cpu::InverseRms(entry, args.norm_eps),
                             official(), entry.data());

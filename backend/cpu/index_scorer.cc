@@ -61,9 +61,15 @@ int IndexScorer::PackKeys(const BlockTable& table, int64_t j, int64_t end, int p
       std::min({int64_t{kernels.lanes}, end - j, int64_t{format.entries_per_page - entry.row}}));
   // A page is a matrix of FP4 rows: values one after the other, then their scales.
   const auto* page = reinterpret_cast<const uint8_t*>(entry.page);
-  kernels.pack_fp4(page + format.value_bytes() * entry.row,
-                   page + format.scale_offset() + format.scale_bytes() * entry.row, dim_, num, 0,
-                   dim_, /*ahead=*/int64_t{2} * kernels.lanes * format.value_bytes(),
+  const int64_t values = format.value_bytes() * entry.row;
+  const int64_t scales = format.scale_offset() + format.scale_bytes() * entry.row;
+  // Pages lie anywhere: the same rows of the next one are asked for.
+  int64_t ahead = 0;
+  if (const int64_t later = j + format.entries_per_page; HasBlock(keys_, table, later)) {
+    ahead = Locate(keys_, table, later).page - entry.page;
+    __builtin_prefetch(page + scales + ahead);
+  }
+  kernels.pack_fp4(page + values, page + scales, dim_, num, 0, dim_, ahead,
                    tile.codes + int64_t{p} * kMaxLanes * dim_,
                    tile.code_scales + int64_t{p} * kMaxLanes * (dim_ / kFp4Group));
   return num;

@@ -6,6 +6,7 @@
 // covers, and how rows are split over calls, never changes a bit.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -111,6 +112,22 @@ void HcPostRow(float* copies, int hc, std::span<const float> out, const float* p
 // Of each of `num` 4 x 4 matrices [source][destination]: columns divided by their sums + eps, and
 // then, iterations - 1 times, rows and columns. Sums in ascending order; the bits of a plain loop.
 void Sinkhorn4(float* const* comb, int num, int iterations, float eps);
+
+// ---- Exponentials, in double and rounded once (kernels_exp.cc)
+
+// One item of a compression window: its K and score rows, which may stand at any byte. `ape` is
+// added to the scores; null where they have it already.
+struct PoolItem {
+  const std::byte* k = nullptr;
+  const std::byte* score = nullptr;
+  const float* ape = nullptr;
+};
+inline constexpr int kMaxPoolItems = 128;
+// Softmax over the items' scores and weighted sum of their K values, each channel on its own; fp32,
+// items in order.
+void PoolItems(std::span<const PoolItem> items, std::span<float> out);
+// x[i] = sqrt(ln(1 + e^x[i])), the logarithm rounded to fp32.
+void SqrtSoftplus(std::span<float> x);
 
 // ---- Attention (kernels_attention.cc)
 

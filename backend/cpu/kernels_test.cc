@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "backend/cpu/test_support.h"
@@ -333,6 +335,64 @@ TEST_P(CpuKernels, CopiesOfAnyNumberAndWidthMixLikeThePlainLoop) {
         cpu::HcPostRow(got.data(), hc, out, post.data(), comb.data(), round);
         EXPECT_EQ(Bits(got), Bits(want)) << hc << " copies of " << width;
       }
+    }
+  }
+}
+
+// Both are exact to a rounding of a double that lands on the other side of one to fp32: once in
+// 2^27 values.
+TEST_P(CpuKernels, SqrtSoftplusIsThatOfTheReference) {
+  Random random(15);
+  for (int n : {1, 7, 8, 16, 33, 256}) {
+    for (float scale : {1e-6f, 1.0f, 30.0f, 1000.0f}) {
+      std::vector<float> got = random.Normals(n, scale), want = got;
+      for (float& v : want) {
+        const double x = v;
+        v = std::sqrt(static_cast<float>(std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x)))));
+      }
+      cpu::SqrtSoftplus(got);
+      EXPECT_EQ(Bits(got), Bits(want)) << n << " of size " << scale;
+    }
+  }
+}
+
+TEST_P(CpuKernels, PoolingIsThatOfTheReference) {
+  Random random(16);
+  for (int num : {1, 4, 8, 128}) {
+    for (int width : {1, 15, 64, 100, 128}) {
+      std::vector<float> k = random.Normals(int64_t{num} * width);
+      std::vector<float> score = random.Normals(int64_t{num} * width, 5.0f);
+      const std::vector<float> ape = random.Normals(width);
+      // K rows stand at an odd byte; every other score row has its bias already.
+      std::vector<std::byte> stored(k.size() * sizeof(float) + 1);
+      std::memcpy(stored.data() + 1, k.data(), k.size() * sizeof(float));
+      std::vector<cpu::PoolItem> items;
+      for (int n = 0; n < num; ++n) {
+        const auto at = static_cast<size_t>(n * width);
+        items.push_back({stored.data() + 1 + at * sizeof(float),
+                         reinterpret_cast<const std::byte*>(score.data() + at),
+                         n % 2 == 0 ? ape.data() : nullptr});
+      }
+      std::vector<float> got(static_cast<size_t>(width), -7.0f), want;
+      cpu::PoolItems(items, got);
+      for (int c = 0; c < width; ++c) {
+        std::vector<float> p;
+        float max = -std::numeric_limits<float>::infinity(), den = 0.0f, sum = 0.0f;
+        for (int n = 0; n < num; ++n) {
+          const float s = score[static_cast<size_t>(n * width + c)];
+          p.push_back(n % 2 == 0 ? s + ape[static_cast<size_t>(c)] : s);
+          max = std::max(max, p.back());
+        }
+        for (float& v : p) {
+          v = static_cast<float>(std::exp(static_cast<double>(v - max)));
+          den += v;
+        }
+        for (int n = 0; n < num; ++n) {
+          sum += k[static_cast<size_t>(n * width + c)] * (p[static_cast<size_t>(n)] / den);
+        }
+        want.push_back(sum);
+      }
+      EXPECT_EQ(Bits(got), Bits(want)) << num << " items of " << width;
     }
   }
 }

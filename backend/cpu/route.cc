@@ -7,16 +7,10 @@
 namespace fathom {
 namespace {
 
-// ln(1 + e^z) without overflow; in double, rounded once.
-float Softplus(float z) {
-  const double x = z;
-  return static_cast<float>(std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x))));
-}
-
 void Score(RouteScoring scoring, std::span<float> p) {
   switch (scoring) {
     case RouteScoring::kSqrtSoftplus:
-      for (float& v : p) v = std::sqrt(Softplus(v));
+      cpu::SqrtSoftplus(p);
       return;
     case RouteScoring::kSigmoid:
       for (float& v : p) v = 1.0f / (1.0f + std::exp(-v));
@@ -70,7 +64,7 @@ Status CpuBackend::DoRoute(const RouteArgs& args) {
   }
   const TensorView<float> scores(scratch_->router_scores.data(), n, args.gate.rows);
   Multiply(PrepareInput(args.x, FormOf(args.gate)), args.gate, /*round=*/false, scores);
-  // Logarithms and exponentials cost far more than products.
+  // Logarithms, exponentials and the choice cost far more than products.
   ForEach(n, args.gate.rows * 256, [&](int64_t i, int) {
     const std::span<float> p = scores.row(i);
     Score(args.scoring, p);

@@ -5,7 +5,8 @@
 // pages if the state table has a block there. Windows take rows of this step (t >= the sequence's
 // start) from kv_rows and score_rows, the same bits as a stored row, and earlier ones from the
 // pages.
-// Entry j, per channel, fp32: softmax over the window's scores, weighted sum of its K values.
+// Entry j, per channel, fp32: softmax over the window's scores (exponentials in double, rounded
+// once), weighted sum of its K values.
 //   ratio 128: tokens 128j .. 128j + 127.
 //   ratio 4:   rows are two halves of `width` channels; the first half belongs to the entry of the
 //              following window, the second to the own one. Entry j pools the first halves of

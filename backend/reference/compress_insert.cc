@@ -17,16 +17,19 @@ struct Item {
   size_t half = 0;         // first channel of the half that this window uses
 };
 
+// In double, rounded once, so that other backends can store the same entries.
+float Exp(float x) { return static_cast<float>(std::exp(static_cast<double>(x))); }
+
 // Softmax over the items' scores and weighted sum of their K values, each channel on its own.
 void Pool(std::span<const Item> items, size_t coff_width, std::span<float> out) {
   for (size_t c = 0; c < out.size(); ++c) {
     float max = -std::numeric_limits<float>::infinity();
     for (const Item& item : items) max = std::max(max, item.row[coff_width + item.half + c]);
     float den = 0.0f;
-    for (const Item& item : items) den += std::exp(item.row[coff_width + item.half + c] - max);
+    for (const Item& item : items) den += Exp(item.row[coff_width + item.half + c] - max);
     float sum = 0.0f;
     for (const Item& item : items) {
-      const float p = std::exp(item.row[coff_width + item.half + c] - max) / den;
+      const float p = Exp(item.row[coff_width + item.half + c] - max) / den;
       sum += item.row[item.half + c] * p;
     }
     out[c] = sum;
