@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/cpu/dot/fp8_rows.h"
 #include "backend/cpu/kernels.h"
 #include "base/check.h"
 #include "base/formats.h"
@@ -28,10 +29,6 @@ HWY_INLINE bool OrdinaryScale(uint8_t scale_byte) {
 }
 
 // ---- Few inputs: rows are decoded in registers
-
-// The rows behind the four that are multiplied are asked for in the order of addresses, so that the
-// hardware sees one stream per page: with short rows it gives up on four of them in one page.
-HWY_INLINE void PrefetchLine(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 // The next two vectors of row `r`, from column k on.
 struct Fp8Rows {
@@ -164,81 +161,6 @@ HWY_INLINE void DirectTiles(const Rows& rows, const float* const* x, int num_x, 
   if (i < num_x) DirectTile<1>(rows, x + i, cols, out + i * out_stride, out_stride);
 }
 
-#if HWY_MAX_BYTES >= 64
-// Four rows times X inputs; false, and nothing written, where a code is NaN.
-// Scales are ordinary (see PackFp8). As DirectTile, but exponents are added as integers, 64 codes
-// at a time.
-template <int X>
-HWY_INLINE bool DirectTileFp8(const Fp8Rows& rows, const float* const* x, int64_t cols, float* out,
-                              int64_t out_stride) {
-  VF sum[4][X];
-  HWY_UNROLL(4) for (int r = 0; r < 4; ++r) {
-    HWY_UNROLL(4) for (int i = 0; i < X; ++i) sum[r][i] = hn::Zero(df);
-  }
-  const __m512i magnitude = _mm512_set1_epi8(0x7F);
-  const __m512i mask = _mm512_set1_epi32(static_cast<int>(0x87F00000u));
-  __mmask64 nan = 0;
-  for (int64_t k = 0; k < cols; k += 64) {
-    HWY_UNROLL(4) for (int r = 0; r < 4; ++r) {
-      const uint8_t* p = rows.codes[r] + k;
-      PrefetchLine(rows.codes[0] + rows.ahead + 4 * k + 64 * r);
-      const int byte = rows.scales[r][k / 128];
-      const __m512i a = _mm512_and_si512(_mm512_loadu_si512(p), magnitude);
-      // Zeros, subnormals and NaN are no exponent and mantissa that only need to be moved.
-      const __mmask64 special =
-          _mm512_cmpgt_epu8_mask(_mm512_sub_epi8(a, _mm512_set1_epi8(8)), _mm512_set1_epi8(0x76));
-      if (HWY_LIKELY(special == 0)) {
-        const __m512i offset = _mm512_set1_epi32((byte - 127 + 120) << 23);
-        HWY_UNROLL(4) for (int v = 0; v < 4; ++v) {
-          const __m512i codes =
-              _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * v)));
-          const __m512i bits = _mm512_and_si512(_mm512_slli_epi32(codes, 20), mask);
-          const __m512 w = _mm512_castsi512_ps(_mm512_add_epi32(bits, offset));
-          HWY_UNROLL(4) for (int i = 0; i < X; ++i) {
-            sum[r][i] = hn::MulAdd(VF{w}, hn::LoadU(df, x[i] + k + 16 * v), sum[r][i]);
-          }
-        }
-      } else {
-        nan |= _mm512_cmpeq_epi8_mask(a, magnitude);
-        // By way of binary16; see DecodeE4m3.
-        const __m512 factor = _mm512_castsi512_ps(_mm512_set1_epi32((byte + 8) << 23));
-        HWY_UNROLL(4) for (int v = 0; v < 4; ++v) {
-          const __m256i codes =
-              _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * v)));
-          const __m256i bits = _mm256_and_si256(_mm256_slli_epi16(codes, 7),
-                                                _mm256_set1_epi16(static_cast<short>(0xBFFF)));
-          const __m512 w = _mm512_mul_ps(_mm512_cvtph_ps(bits), factor);
-          HWY_UNROLL(4) for (int i = 0; i < X; ++i) {
-            sum[r][i] = hn::MulAdd(VF{w}, hn::LoadU(df, x[i] + k + 16 * v), sum[r][i]);
-          }
-        }
-      }
-    }
-  }
-  if (nan != 0) return false;
-  StoreSums<X>(sum, out, out_stride);
-  return true;
-}
-
-// False where the rows need the decoder that takes any code and scale.
-HWY_INLINE bool DirectTilesFp8(const Fp8Rows& rows, const float* const* x, int num_x, int64_t cols,
-                               float* out, int64_t out_stride) {
-  for (int r = 0; r < 4; ++r) {
-    for (int64_t b = 0; b < cols / 128; ++b) {
-      if (!OrdinaryScale(rows.scales[r][b])) return false;
-    }
-  }
-  int i = 0;
-  for (; i + 4 <= num_x; i += 4) {
-    if (!DirectTileFp8<4>(rows, x + i, cols, out + i * out_stride, out_stride)) return false;
-  }
-  for (; i + 2 <= num_x; i += 2) {
-    if (!DirectTileFp8<2>(rows, x + i, cols, out + i * out_stride, out_stride)) return false;
-  }
-  return i == num_x || DirectTileFp8<1>(rows, x + i, cols, out + i * out_stride, out_stride);
-}
-#else
-
 // Whether fp8 rows have ordinary scales and no NaN.
 HWY_INLINE bool OrdinaryFp8(const uint8_t* codes, const uint8_t* scales, int64_t cols) {
   float scale = 0.0f;
@@ -256,11 +178,78 @@ HWY_INLINE bool DirectTilesFp8(const Fp8Rows& rows, const float* const* x, int n
   DirectTiles(rows, x, num_x, cols, out, out_stride);
   return true;
 }
+
+// Inputs times the scales of a block row and 256: for Fp8RowsFunction. False where a scale, or a
+// product, is not an ordinary one.
+HWY_INLINE bool ScaleInputs(const uint8_t* scales, const float* const* x, int num_x, int64_t cols,
+                            float* out) {
+  const hn::RebindToUnsigned<DF> du;
+  auto largest = hn::Zero(du);
+  auto least = hn::Set(du, 0xFFFFFFFFu);
+  for (int i = 0; i < num_x; ++i) {
+    for (int64_t k = 0; k < cols; ++k) {
+      float scale = 0.0f;
+      if (!OrdinaryScale(scales[k / 128]) || !CombinedScale(scales[k / 128], 8, &scale))
+        return false;
+      const VF factor = hn::Set(df, scale);
+      for (const int64_t end = k + 128; k < end; k += kLanes) {
+        const VF scaled = hn::Mul(hn::LoadU(df, x[i] + k), factor);
+        hn::StoreU(scaled, df, out + i * cols + k);
+        const auto u = hn::And(hn::BitCast(du, scaled), hn::Set(du, 0x7FFFFFFFu));
+        largest = hn::Max(largest, u);
+        // Zero counts as the largest of all.
+        least = hn::Min(least, hn::Sub(u, hn::Set(du, 1u)));
+      }
+      --k;
+    }
+  }
+  return hn::GetLane(hn::MaxOfLanes(du, largest)) < 0x7F800000u &&
+         hn::GetLane(hn::MinOfLanes(du, least)) >= 0x00800000u - 1u;
+}
+
+#if HWY_MAX_BYTES >= 64
+// Up to 16 fp8 rows of one block row; false where they need the other way.
+HWY_INLINE bool DotFp8Rows(const WeightView& weight, int row, int num_rows, const float* const* x,
+                           int num_x, float* scratch, float* out, int64_t out_stride) {
+  constexpr int kInputs = 4;
+  const Fp8RowsFunction dot = ChosenFp8Rows();
+  const int64_t cols = weight.cols;
+  if (dot == nullptr || row / 128 != (row + num_rows - 1) / 128) return false;
+  for (int i = 0; i < num_x; i += kInputs) {
+    const int count = std::min(kInputs, num_x - i);
+    if (!ScaleInputs(weight.scale + row / 128 * (cols / 128), x + i, count, cols, scratch)) {
+      return false;
+    }
+    const float* inputs[kInputs];
+    for (int t = 0; t < count; ++t) inputs[t] = scratch + t * cols;
+    for (int begin = 0; begin < num_rows; begin += 4) {
+      const uint8_t* rows[4];
+      for (int r = 0; r < 4; ++r) {
+        rows[r] = static_cast<const uint8_t*>(weight.data) +
+                  (row + std::min(begin + r, num_rows - 1)) * cols;
+      }
+      alignas(64) float sums[kInputs][4][kLanes];
+      if (!dot(rows, cols, inputs, count, 4 * cols, sums[0][0])) return false;
+      for (int t = 0; t < count; ++t) {
+        const auto four = SumLanes4(hn::Load(df, sums[t][0]), hn::Load(df, sums[t][1]),
+                                    hn::Load(df, sums[t][2]), hn::Load(df, sums[t][3]));
+        hn::StoreU(four, D4(), out + (i + t) * out_stride + begin);
+      }
+    }
+  }
+  return true;
+}
 #endif
 
 void DotStored(const WeightView& weight, int row, int num_rows, const float* const* x, int num_x,
                float* scratch, float* out, int64_t out_stride) {
   const int64_t cols = weight.cols;
+#if HWY_MAX_BYTES >= 64
+  if (weight.dtype == DType::kF8E4M3 &&
+      DotFp8Rows(weight, row, num_rows, x, num_x, scratch, out, out_stride)) {
+    return;
+  }
+#endif
   for (int begin = 0; begin < num_rows; begin += 4, out += 4) {
     // Missing rows repeat the last one.
     int64_t at[4];

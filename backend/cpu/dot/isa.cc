@@ -11,6 +11,7 @@
 #include <hwy/highway.h>
 
 #include "backend/cpu/dot/byte_kernels.h"
+#include "backend/cpu/dot/fp8_rows.h"
 #include "base/check.h"
 
 namespace fathom::cpu {
@@ -34,6 +35,10 @@ constexpr Level kLevels[] = {
 };
 
 // What Highway does not ask about. It has looked at what the system saves of the registers.
+bool HasVbmi() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (c & (1u << 1)) != 0;
+}
 bool HasVnni(bool wide) {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (wide) return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (c & (1u << 11)) != 0;
@@ -44,6 +49,7 @@ constexpr Level kLevels[] = {
     {Isa::kPortable, "portable", HWY_EMU128, &kByteKernelsPortable},
 };
 bool HasVnni(bool) { return false; }
+bool HasVbmi() { return false; }
 #endif
 
 const Level& LevelOf(Isa isa) {
@@ -95,6 +101,11 @@ Isa ChosenIsa() { return GetState().chosen.load(std::memory_order_relaxed)->isa;
 
 const ByteKernels& ChosenByteKernels() {
   return *GetState().chosen.load(std::memory_order_relaxed)->bytes;
+}
+
+Fp8RowsFunction ChosenFp8Rows() {
+  static const bool has_vbmi = HasVbmi();
+  return has_vbmi && ChosenIsa() >= Isa::kAvx512Vnni ? &Fp8RowsAvx512 : nullptr;
 }
 
 Status SetIsa(Isa isa) {
