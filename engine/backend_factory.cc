@@ -11,6 +11,10 @@ namespace {
 template <typename Threads>
 Result<std::unique_ptr<Backend>> Make(const std::string& name, Numerics numerics, Threads& threads,
                                       const CpuOptions& cpu) {
+  if (name == "cpu" && numerics == Numerics::kExact && (cpu.int8_activations || cpu.int8_dense)) {
+    return InvalidArgument(std::string(cpu.int8_dense ? "--cpu-dense" : "--cpu-activations") +
+                           " int8: exact numerics round nothing");
+  }
   if (name == "cpu") return std::unique_ptr<Backend>(new CpuBackend(numerics, threads, cpu));
   if (name != "reference") {
     return InvalidArgument("backend '" + name + "': known backends are cpu and reference");

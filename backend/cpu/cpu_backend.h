@@ -59,12 +59,15 @@ class CpuBackend final : public Backend {
   // shape only.
   template <typename Body>
   void ForEach(int64_t n, int64_t work, const Body& body);
-  // The same where each i reads `bytes` of weights behind those of i - 1.
+  // The same where each i reads `bytes` of weights behind those of i - 1. With `group`, n is made
+  // of groups of so many, each of which is shared out to the memory nodes by itself (an expert's
+  // rows).
   template <typename Body>
-  void ForBlocks(int64_t n, int64_t work, int64_t bytes, const Body& body);
-  // Runs body(i, thread) for i in [0, n), `chunk` of them to a task.
+  void ForBlocks(int64_t n, int64_t work, int64_t bytes, int64_t group, const Body& body);
+  // Runs body(i, thread) for i in [0, n), `chunk` of them to a task; a chunk divides a group. All
+  // of it costs about `work` multiplications.
   template <typename Body>
-  void ForChunks(int64_t n, int64_t chunk, const Body& body);
+  void ForChunks(int64_t n, int64_t chunk, int64_t group, int64_t work, const Body& body);
 
   // What a weight takes as its input in these numerics.
   enum class InputForm {

@@ -112,7 +112,8 @@ Status CpuBackend::DoMoe(const MoeArgs& args) {
   });
   const int64_t blocks = (max_width + cpu::kRowBlock - 1) / cpu::kRowBlock;
   ForBlocks(num_active * blocks, 2 * cpu::kRowBlock * dim * (items_each + 2),
-            2 * cpu::StoredBytes(args.routed[0].w1, cpu::kRowBlock), [&](int64_t task, int thread) {
+            2 * cpu::StoredBytes(args.routed[0].w1, cpu::kRowBlock), /*group=*/blocks,
+            [&](int64_t task, int thread) {
               const int32_t e = by_size[task / blocks];
               const ExpertWeights& w = expert(e);
               const int row = static_cast<int>(task % blocks) * cpu::kRowBlock;
@@ -143,7 +144,7 @@ Status CpuBackend::DoMoe(const MoeArgs& args) {
 
   constexpr int kRows = 2 * cpu::kRowBlock;
   ForBlocks((dim + kRows - 1) / kRows, kRows * int64_t{max_width} * (n * (k + 1) + 2 * num_active),
-            num_active * cpu::StoredBytes(args.routed[0].w2, kRows),
+            num_active * cpu::StoredBytes(args.routed[0].w2, kRows), /*group=*/0,
             [&](int64_t block, int thread) {
               const int row = static_cast<int>(block) * kRows;
               const int num_rows = static_cast<int>(std::min<int64_t>(kRows, dim - row));

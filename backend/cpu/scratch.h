@@ -90,37 +90,40 @@ struct CpuBackend::Scratch {
 
 template <typename Body>
 void CpuBackend::ForEach(int64_t n, int64_t work, const Body& body) {
-  // A task is worth half a microsecond or more. A loop of less than about four is not shared at
-  // all: little would be won, and on a busy machine another thread may be taken off its core in the
-  // middle of a task and keep everybody waiting.
+  // A task is worth half a microsecond or more.
   constexpr int64_t kTaskWork = 16384;
-  constexpr int64_t kSharedWork = 131072;
-  work = std::max<int64_t>(1, work);
-  if (n <= kSharedWork / work) {
-    for (int64_t i = 0; i < n; ++i) body(i, 0);
-    return;
-  }
-  const int64_t chunk = std::max<int64_t>(1, kTaskWork / work);
-  ForChunks(n, chunk, body);
+  ForChunks(n, std::max<int64_t>(1, kTaskWork / std::max<int64_t>(1, work)), 0, n * work, body);
 }
 
 template <typename Body>
-void CpuBackend::ForBlocks(int64_t n, int64_t work, int64_t bytes, const Body& body) {
+void CpuBackend::ForBlocks(int64_t n, int64_t work, int64_t bytes, int64_t group,
+                           const Body& body) {
   // Neighbouring blocks of a weight in one task: the next one is on its way from memory to the core
   // that will use it. But every thread should get several tasks.
   constexpr int64_t kTaskBytes = int64_t{256} << 10;
-  const int64_t chunk =
+  int64_t chunk =
       std::min(kTaskBytes / std::max<int64_t>(1, bytes), n / (int64_t{6} * pool_.num_threads()));
-  if (chunk <= 1) return ForEach(n, work, body);
-  ForChunks(n, chunk, body);
+  while (chunk > 1 && group != 0 && group % chunk != 0) --chunk;
+  ForChunks(n, std::max<int64_t>(1, chunk), group, n * work, body);
 }
 
 template <typename Body>
-void CpuBackend::ForChunks(int64_t n, int64_t chunk, const Body& body) {
-  pool_.ParallelFor((n + chunk - 1) / chunk, [&](int64_t task, int thread) {
-    const int64_t end = std::min(n, (task + 1) * chunk);
-    for (int64_t i = task * chunk; i < end; ++i) body(i, thread);
-  });
+void CpuBackend::ForChunks(int64_t n, int64_t chunk, int64_t group, int64_t work,
+                           const Body& body) {
+  // A loop of less than about two microseconds is not shared at all: little would be won, and on a
+  // busy machine another thread may be taken off its core in the middle of a task and keep
+  // everybody waiting.
+  constexpr int64_t kSharedWork = 131072;
+  if (work <= kSharedWork) {
+    for (int64_t i = 0; i < n; ++i) body(i, 0);
+    return;
+  }
+  pool_.ParallelFor((n + chunk - 1) / chunk,
+                    [&](int64_t task, int thread) {
+                      const int64_t end = std::min(n, (task + 1) * chunk);
+                      for (int64_t i = task * chunk; i < end; ++i) body(i, thread);
+                    },
+                    group / chunk);
 }
 
 template <typename Emit>

@@ -174,6 +174,30 @@ TEST(Generate, WeightsAreWhereTheyAreAskedFor) {
   EXPECT_EQ(Generate({"--numa", "off", "--temperature", "0", kSum}), "323\n");
 }
 
+TEST(Generate, InstructionSetsAndInt8AreOptionsOfTheCpu) {
+  for (const char* isa : {"auto", "portable"}) {
+    EXPECT_EQ(Generate({"--cpu-isa", isa, "--temperature", "0", kSum}), "323\n") << isa;
+  }
+  // fathom-nano knows its sums well enough for coarser numbers.
+  EXPECT_EQ(
+      Generate({"--cpu-activations", "int8", "--cpu-dense", "int8", "--temperature", "0", kSum}),
+      "323\n");
+  const auto refused = [](std::vector<std::string> options) {
+    options.insert(options.begin(), "generate");
+    options.push_back(kSum);
+    const Outcome outcome = RunFathom(options);
+    EXPECT_NE(outcome.status, 0);
+    EXPECT_THAT(outcome.out, IsEmpty());
+    return outcome.err;
+  };
+  EXPECT_THAT(refused({"--cpu-isa", "avx9000"}), AllOf(HasSubstr("--cpu-isa"), HasSubstr("avx2")));
+  EXPECT_THAT(refused({"--cpu-dense", "int4"}), HasSubstr("--cpu-dense"));
+  EXPECT_THAT(refused({"--backend", "reference", "--cpu-activations", "int8"}),
+              HasSubstr("--cpu-activations int8"));
+  EXPECT_THAT(refused({"--backend", "reference", "--cpu-dense", "int8"}),
+              HasSubstr("--cpu-dense int8"));
+}
+
 TEST(Generate, CtrlCEndsWithWhatCame) {
   Program program({"generate", "--raw", "--ignore-eos", "-n", "100000", "--temperature", "0",
                    "Once upon a time"});

@@ -80,11 +80,10 @@ std::vector<Command> Commands() {
 TEST(Help, BenchmarksAreCommandsOfACommand) {
   const Outcome all = RunFathom({"bench", "--help"});
   EXPECT_EQ(all.status, 0);
-  const std::vector<std::pair<std::string, std::string>> benchmarks = {{"step", "--contexts"},
-                                                                       {"turns", "--turns"},
-                                                                       {"context", "--depths"},
-                                                                       {"streams", "--streams"},
-                                                                       {"cache", "--long-tokens"}};
+  const std::vector<std::pair<std::string, std::string>> benchmarks = {
+      {"model", "--prefill"},    {"ops", "--shapes"},     {"step", "--sequences"},
+      {"turns", "--turns"},      {"context", "--depths"}, {"streams", "--streams"},
+      {"cache", "--long-tokens"}};
   for (const auto& [name, option] : benchmarks) {
     EXPECT_THAT(all.out, HasSubstr("\n  " + name));
     const Outcome help = RunFathom({"bench", name, "--help"});
