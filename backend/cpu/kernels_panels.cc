@@ -22,10 +22,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace fathom::cpu::HWY_NAMESPACE {
 
-// Whether all values of an fp8 code with this scale are normal binary32 numbers: then only its
-// exponent needs to be moved, by `scale_byte` - 127 + 120.
+// Whether all values of an fp8 code with this scale, 2^-9 of it the smallest, are normal binary32
+// numbers: then only its exponent needs to be moved, by `scale_byte` - 127 + 120.
 HWY_INLINE bool OrdinaryScale(uint8_t scale_byte) {
-  return scale_byte >= 127 - 120 + 1 && scale_byte <= 127 - 120 + 254 - 15;
+  return scale_byte >= 9 + 1 && scale_byte <= 127 - 120 + 254 - 15;
 }
 
 // ---- Few inputs: rows are decoded in registers
@@ -186,13 +186,13 @@ HWY_INLINE bool ScaleInputs(const uint8_t* scales, const float* const* x, int nu
   const hn::RebindToUnsigned<DF> du;
   auto largest = hn::Zero(du);
   auto least = hn::Set(du, 0xFFFFFFFFu);
-  for (int i = 0; i < num_x; ++i) {
-    for (int64_t k = 0; k < cols; ++k) {
-      float scale = 0.0f;
-      if (!OrdinaryScale(scales[k / 128]) || !CombinedScale(scales[k / 128], 8, &scale))
-        return false;
-      const VF factor = hn::Set(df, scale);
-      for (const int64_t end = k + 128; k < end; k += kLanes) {
+  for (int64_t begin = 0; begin < cols; begin += 128) {
+    float scale = 0.0f;
+    const uint8_t byte = scales[begin / 128];
+    if (!OrdinaryScale(byte) || !CombinedScale(byte, 8, &scale)) return false;
+    const VF factor = hn::Set(df, scale);
+    for (int i = 0; i < num_x; ++i) {
+      for (int64_t k = begin; k < begin + 128; k += kLanes) {
         const VF scaled = hn::Mul(hn::LoadU(df, x[i] + k), factor);
         hn::StoreU(scaled, df, out + i * cols + k);
         const auto u = hn::And(hn::BitCast(du, scaled), hn::Set(du, 0x7FFFFFFFu));
@@ -200,7 +200,6 @@ HWY_INLINE bool ScaleInputs(const uint8_t* scales, const float* const* x, int nu
         // Zero counts as the largest of all.
         least = hn::Min(least, hn::Sub(u, hn::Set(du, 1u)));
       }
-      --k;
     }
   }
   return hn::GetLane(hn::MaxOfLanes(du, largest)) < 0x7F800000u &&

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "backend/cpu/products.h"
 #include "backend/cpu/test_support.h"
 #include "backend/cpu/test_targets.h"
 #include "backend/reference/scalar_math.h"
@@ -87,6 +88,94 @@ TEST_P(CpuKernels, Bf16AndFp32RowsOfAnyLengthDecode) {
     for (int cols : {1, 3, 4, 15, 16, 17, 31, 64, 100}) {
       const test::TestWeight w = test::MakeWeight(random, dtype, 5, cols);
       ExpectSameBits(Decode(w.view), ReferenceDecode(w.view));
+    }
+  }
+}
+
+// Rows of a weight times inputs: straight from the stored rows, from panels, and from decoded rows.
+void ExpectOneProduct(const WeightView& w, const std::vector<std::vector<float>>& inputs) {
+  const auto cols = static_cast<size_t>(w.cols);
+  const auto n = inputs.size();
+  const int lanes = cpu::PanelLanes();
+  std::vector<const float*> plain, permuted;
+  std::vector<std::vector<float>> memory;
+  for (const std::vector<float>& x : inputs) {
+    plain.push_back(x.data());
+    memory.emplace_back(cols + 2 * cpu::kMaxLanes);
+    cpu::PermuteInput(x, memory.back().data());
+    permuted.push_back(memory.back().data());
+  }
+  std::vector<float> scratch(static_cast<size_t>(cpu::ProductScratch(w.cols)));
+  std::vector<float> panel(static_cast<size_t>(cpu::PanelSize(w.cols)));
+  std::vector<float> decoded(cpu::kRowBlock * cols);
+  std::vector<float> want(n * cpu::kRowBlock), got(want.size());
+  for (int row = 0; row < w.rows; row += cpu::kRowBlock) {
+    const int count = std::min(cpu::kRowBlock, w.rows - row);
+    cpu::DecodeRows(w, row, count, decoded.data());
+    cpu::DotBlock(decoded.data(), count, w.cols, plain.data(), static_cast<int>(n), want.data(),
+                  cpu::kRowBlock);
+    const auto check = [&](int first, int rows, const float* sums, size_t stride) {
+      for (size_t i = 0; i < n; ++i) {
+        ExpectSameBits({sums + i * stride, static_cast<size_t>(rows)},
+                       {want.data() + i * cpu::kRowBlock + first, static_cast<size_t>(rows)});
+      }
+    };
+    cpu::DotStored(w, row, count, plain.data(), static_cast<int>(n), scratch.data(), got.data(),
+                   cpu::kRowBlock);
+    check(0, count, got.data(), cpu::kRowBlock);
+    for (int first = 0; first < count; first += 2 * lanes) {
+      for (int half = 0; half < 2; ++half) {
+        const int begin = std::min(first + half * lanes, count - 1);
+        cpu::PackPanel(w, row + begin, std::min(lanes, count - begin), scratch.data(),
+                       panel.data() + half * lanes);
+      }
+      std::vector<float> sums(n * static_cast<size_t>(2 * lanes));
+      cpu::DotPanel(panel.data(), w.cols, permuted.data(), static_cast<int>(n), sums.data(),
+                    2 * lanes);
+      check(first, std::min(2 * lanes, count - first), sums.data(), static_cast<size_t>(2 * lanes));
+    }
+  }
+}
+
+TEST_P(CpuKernels, StoredRowsPanelsAndDecodedRowsAreOneProduct) {
+  Random random(7);
+  for (DType dtype : {DType::kF8E4M3, DType::kI8, DType::kBF16, DType::kF32}) {
+    for (const auto& [rows, cols, n] :
+         {std::tuple{48, 256, 1}, {37, 384, 5}, {16, 1152, 13}, {5, 128, 30}}) {
+      const test::TestWeight w = test::MakeWeight(random, dtype, rows, cols);
+      std::vector<std::vector<float>> inputs;
+      for (int i = 0; i < n; ++i) inputs.push_back(random.Bf16s(cols));
+      SCOPED_TRACE(std::to_string(static_cast<int>(dtype)) + " " + std::to_string(cols));
+      ExpectOneProduct(w.view, inputs);
+    }
+  }
+  // Widths that are no multiple of a vector.
+  for (int cols : {1, 3, 17, 77, 200}) {
+    const test::TestWeight w = test::MakeWeight(random, DType::kBF16, 19, cols);
+    ExpectOneProduct(w.view, {random.Bf16s(cols), random.Bf16s(cols), random.Bf16s(cols)});
+  }
+}
+
+TEST_P(CpuKernels, UnusualCodesScalesAndInputsAreOneProductToo) {
+  Random random(8);
+  constexpr int kCols = 256;
+  for (int byte : {0, 1, 7, 8, 9, 127, 240, 246, 247, 254}) {
+    const auto scale = static_cast<uint8_t>(byte);
+    test::TestWeight w = test::MakeWeight(random, DType::kF8E4M3, 160, kCols);
+    for (size_t i = 0; i < w.data.size(); ++i) {
+      if (i % 3 == 0) w.data[i] = static_cast<uint8_t>((i / 3 % 8) | (i % 2 << 7));  // subnormal, 0
+    }
+    w.data[5] = 0x7F;
+    w.data[40 * kCols + 255] = 0xFF;
+    w.scale.assign(w.scale.size(), scale);
+    w.scale[1] = 120;
+    w.view.scale = w.scale.data();
+    SCOPED_TRACE(byte);
+    for (float size : {1.0f, 0x1p-126f, 0x1p120f}) {
+      std::vector<std::vector<float>> inputs;
+      for (int i = 0; i < 3; ++i) inputs.push_back(random.Normals(kCols, size));
+      inputs[1].assign(kCols, 0.0f);
+      ExpectOneProduct(w.view, inputs);
     }
   }
 }
