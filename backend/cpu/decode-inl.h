@@ -39,6 +39,12 @@ HWY_INLINE bool CombinedScale(uint8_t byte, int shift, float* out) {
   return true;
 }
 
+// Whether all values of an fp8 code with this scale, 2^-9 of it the smallest, are normal binary32
+// numbers: then only its exponent needs to be moved, by `scale_byte` - 127 + 120.
+HWY_INLINE bool OrdinaryScale(uint8_t scale_byte) {
+  return scale_byte >= 9 + 1 && scale_byte <= 127 - 120 + 254 - 15;
+}
+
 // `n` codes of one scale, n a multiple of 64. The caller has looked for NaN codes.
 HWY_INLINE void DecodeE4m3(const uint8_t* codes, int n, uint8_t scale_byte, bool has_nan,
                            float* out) {

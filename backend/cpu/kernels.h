@@ -25,7 +25,7 @@ struct VectorUnit {
 };
 VectorUnit ChosenVectorUnit();  // kernels_rows.cc
 
-// ---- Matrix products (kernels_matmul.cc)
+// ---- Matrix products (kernels_matmul.cc, kernels_stored.cc, kernels_panels.cc)
 
 // Weight rows that one task decodes and multiplies.
 inline constexpr int kRowBlock = 16;
