@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -76,7 +77,8 @@ TEST(AnonymousMemoryDeathTest, ReadOnlyMeansThat) {
 }
 
 TEST(HugePagePolicy, IsTheWordInBrackets) {
-  const fs::path root = fs::path(::testing::TempDir()) / "fathom_huge_pages";
+  const fs::path root =
+      fs::path(::testing::TempDir()) / ("fathom_huge_pages_" + std::to_string(::getpid()));
   const fs::path file = root / "kernel" / "mm" / "transparent_hugepage" / "enabled";
   fs::remove_all(root);
   EXPECT_EQ(HugePagePolicy(root), "");

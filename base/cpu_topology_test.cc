@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -18,7 +19,8 @@ using ::testing::IsEmpty;
 class FakeSysfs {
  public:
   explicit FakeSysfs(const std::string& name)
-      : root_(fs::path(::testing::TempDir()) / ("fathom_topology_" + name)) {
+      : root_(fs::path(::testing::TempDir()) /
+              ("fathom_topology_" + name + "_" + std::to_string(::getpid()))) {
     fs::remove_all(root_);
   }
   ~FakeSysfs() { fs::remove_all(root_); }

@@ -1,6 +1,7 @@
 #include "base/host_memory.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <string>
@@ -26,7 +27,8 @@ class HostMemoryTest : public ::testing::Test {
   }
   [[nodiscard]] HostMemory Read() const { return ReadHostMemory(root_ / "proc", root_ / "cg"); }
 
-  const fs::path root_ = fs::path(::testing::TempDir()) / "fathom_host_memory";
+  const fs::path root_ =
+      fs::path(::testing::TempDir()) / ("fathom_host_memory_" + std::to_string(::getpid()));
 };
 
 TEST_F(HostMemoryTest, MeminfoAloneIsTheMachine) {
