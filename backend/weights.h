@@ -27,6 +27,15 @@ struct WeightView {
   [[nodiscard]] bool quantised() const { return dtype == DType::kF8E4M3 || dtype == DType::kI8; }
 };
 
+// Bytes of the values, and of the scales, of a matrix in a format that WeightView has.
+constexpr int64_t ValueBytes(DType dtype, int64_t rows, int64_t cols) {
+  return dtype == DType::kI8 ? rows * cols / 2 : rows * cols * DTypeBytes(dtype);
+}
+constexpr int64_t ScaleBytes(DType dtype, int64_t rows, int64_t cols) {
+  if (dtype == DType::kF8E4M3) return (rows + 127) / 128 * ((cols + 127) / 128);
+  return dtype == DType::kI8 ? rows * (cols / 32) : 0;
+}
+
 // One SwiGLU expert: w1 = gate, w3 = up [I, D]; w2 = down [D, I].
 struct ExpertWeights {
   WeightView w1, w2, w3;

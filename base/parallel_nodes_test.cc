@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/parallel.h"
+#include "base/test_parallel.h"
 
 namespace fathom {
 namespace {
@@ -45,19 +46,7 @@ TEST(ThreadPoolNodes, EveryIndexRunsExactlyOnce) {
 
 TEST(ThreadPoolNodes, BackToBackLoopsSeeEachOthersWrites) {
   ThreadPool pool(Nodes({2, 1}));
-  std::array<int64_t, 6> value{};
-  for (int64_t loop = 0; loop < 30'000; ++loop) {
-    std::array<int64_t, 6> next{};
-    const int64_t tasks = 2 + loop % 5;
-    pool.ParallelFor(tasks, [&](int64_t i) {
-      const auto own = static_cast<size_t>(i), other = static_cast<size_t>((i + 1) % tasks);
-      next[own] = value[other] + 1;
-    });
-    const bool same =
-        std::all_of(next.begin(), next.begin() + tasks, [&](int64_t v) { return v == loop + 1; });
-    ASSERT_TRUE(same) << "loop " << loop;
-    value.fill(loop + 1);
-  }
+  test::ExpectLoopsSeeEachOther(pool, 30'000);
 }
 
 // The first task of each thread, when no thread goes on before all have one.

@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/test_parallel.h"
+
 namespace fathom {
 namespace {
 
@@ -49,20 +51,7 @@ TEST(ThreadPool, NegativeTaskCountRunsNothing) {
 TEST(ThreadPool, BackToBackLoopsSeeEachOthersWrites) {
   for (int threads : {2, 3, 5}) {
     ThreadPool pool(threads);
-    std::array<int64_t, 6> value{};
-    for (int64_t loop = 0; loop < kManyLoops; ++loop) {
-      // Each task reads what another task wrote one loop ago.
-      std::array<int64_t, 6> next{};
-      const int64_t tasks = 2 + loop % 5;
-      pool.ParallelFor(tasks, [&](int64_t i) {
-        const auto own = static_cast<size_t>(i), other = static_cast<size_t>((i + 1) % tasks);
-        next[own] = value[other] + 1;
-      });
-      const bool same =
-          std::all_of(next.begin(), next.begin() + tasks, [&](int64_t v) { return v == loop + 1; });
-      ASSERT_TRUE(same) << "loop " << loop;
-      value.fill(loop + 1);
-    }
+    test::ExpectLoopsSeeEachOther(pool, kManyLoops);
   }
 }
 

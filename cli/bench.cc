@@ -273,6 +273,7 @@ void AddModel(CLI::App& bench, Action& action) {
 void AddOps(CLI::App& bench, Action& action) {
   struct Options {
     std::string shapes = "flash";
+    std::string isa = "auto";
     bench::OpsBenchOptions bench;
     bool json = false;
   };
@@ -284,7 +285,7 @@ void AddOps(CLI::App& bench, Action& action) {
                    "Sizes: a preset (flash, pro, mid, nano), a directory, config.json or org/name "
                    "in the local Hugging Face cache. Weights are not read")
       ->capture_default_str();
-  AddComputeOptions(*command, o->bench.backend, o->bench.num_threads);
+  AddComputeOptions(*command, o->bench.backend, o->bench.num_threads, o->isa);
   AddCounts(*command, "--rows", o->bench.rows, 65'536, "Tokens of the step, all of one sequence");
   command->add_option("--only", o->bench.only, "Operations (default: all)")
       ->delimiter(',')
@@ -302,6 +303,7 @@ void AddOps(CLI::App& bench, Action& action) {
       Sort(o->bench.rows);
       const Result<ModelConfig> config = ReadConfig(o->shapes);
       if (!config.ok()) return Fail(config.status());
+      if (const Status status = UseIsa(o->isa); !status.ok()) return Fail(status);
       return Print(Named(BenchOps(*config, o->bench), o->shapes), o->json);
     };
   });

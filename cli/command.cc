@@ -26,7 +26,8 @@ void AddModelOption(CLI::App& command, std::string& model) {
       ->type_name("MODEL");
 }
 
-void AddComputeOptions(CLI::App& command, std::string& backend, int& num_threads) {
+void AddComputeOptions(CLI::App& command, std::string& backend, int& num_threads,
+                       std::string& isa) {
   command.add_option("--backend", backend, "Where to compute")
       ->check(CLI::IsMember({"cpu", "reference"}))
       ->capture_default_str();
@@ -34,9 +35,6 @@ void AddComputeOptions(CLI::App& command, std::string& backend, int& num_threads
       .add_option("-t,--threads", num_threads,
                   "Threads that compute (default: OMP_NUM_THREADS, else one per processor)")
       ->check(CLI::Range(1, 1024));
-}
-
-void AddIsaOption(CLI::App& command, std::string& isa) {
   command
       .add_option("--cpu-isa", isa,
                   "Instruction set of the cpu backend: auto (the best one), portable, sse4, avx2, "
@@ -55,8 +53,7 @@ Status UseIsa(const std::string& isa) {
 }
 
 void AddBackendOptions(CLI::App& command, ModelOptions& o) {
-  AddComputeOptions(command, o.backend, o.num_threads);
-  AddIsaOption(command, o.cpu_isa);
+  AddComputeOptions(command, o.backend, o.num_threads, o.cpu_isa);
   command
       .add_option("--cpu-activations", o.cpu_activations,
                   "Inputs of FP4 experts: official (e4m3), or int8: faster, not the official "

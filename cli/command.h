@@ -62,14 +62,11 @@ struct ModelOptions {
   int max_batched_tokens = 512;
 };
 void AddModelOption(CLI::App& command, std::string& model);
-// --backend, --threads.
-void AddComputeOptions(CLI::App& command, std::string& backend, int& num_threads);
-// --cpu-isa.
-void AddIsaOption(CLI::App& command, std::string& isa);
+// --backend, --threads, --cpu-isa.
+void AddComputeOptions(CLI::App& command, std::string& backend, int& num_threads, std::string& isa);
 // Makes the process compute with that instruction set ("auto": the best one).
 Status UseIsa(const std::string& isa);
-// --backend, --threads, --cpu-isa, --cpu-activations, --cpu-dense, --numa, --weights and
-// --max-num-batched-tokens.
+// Those, --cpu-activations, --cpu-dense, --numa, --weights and --max-num-batched-tokens.
 void AddBackendOptions(CLI::App& command, ModelOptions& options);
 // All of them.
 void AddModelOptions(CLI::App& command, ModelOptions& options);

@@ -32,7 +32,7 @@ constexpr int64_t kReservedAnswer = 32'768;  // tokens
 }  // namespace
 
 Result<CacheSize> SizeEngineCache(const ModelConfig& config, const LocalEngineOptions& options,
-                                  uint64_t weight_bytes) {
+                                  uint64_t weight_memory) {
   if (options.max_model_len > config.max_position_embeddings) {
     return InvalidArgument("max-model-len " + std::to_string(options.max_model_len) +
                            " is beyond the model's " +
@@ -40,11 +40,9 @@ Result<CacheSize> SizeEngineCache(const ModelConfig& config, const LocalEngineOp
   }
   FATHOM_ASSIGN_OR_RETURN(const CachePlanner planner,
                           PlannerFor(config, options.numerics, options.cache_dtypes));
-  // Pages of mapped files count as free; a copy of them will not.
+  // Pages of mapped files count as free; copies will not.
   int64_t free = options.memory ? options.memory->available_bytes : FreeHostMemory();
-  if (options.weights != WeightsMode::kMmap && free > 0) {
-    free = std::max<int64_t>(1, free - static_cast<int64_t>(weight_bytes));
-  }
+  if (free > 0) free = std::max<int64_t>(1, free - static_cast<int64_t>(weight_memory));
   return SizeCache(planner, options.cache_budget, free, options.max_model_len,
                    config.max_position_embeddings, std::max(1, options.max_num_seqs),
                    options.prefix_caching);
@@ -79,9 +77,9 @@ Status EngineCore::Load() {
   info_.vocab_size = config.vocab_size;
   info_.priority_scheduling = options_.priority_scheduling;
   // What does not fit is refused before the weights are read.
-  FATHOM_RETURN_IF_ERROR(CheckWeightsFit(options_, checkpoint_.total_bytes()));
-  FATHOM_ASSIGN_OR_RETURN(cache_size_,
-                          SizeEngineCache(config, options_, checkpoint_.total_bytes()));
+  const WeightDemand demand = DemandOf(options_, checkpoint_);
+  FATHOM_RETURN_IF_ERROR(CheckWeightsFit(options_, demand));
+  FATHOM_ASSIGN_OR_RETURN(cache_size_, SizeEngineCache(config, options_, demand.total()));
   FATHOM_ASSIGN_OR_RETURN(const CachePlanner planner,
                           PlannerFor(config, options_.numerics, options_.cache_dtypes));
   info_.max_model_len = cache_size_.max_model_len;

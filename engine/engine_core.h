@@ -24,10 +24,10 @@
 
 namespace fathom {
 
-// The cache that these options give a model whose weights take `weight_bytes`, and how long its
-// sequences may be; kInvalidArgument when they cannot.
+// The cache that these options give a model whose weights take `weight_memory` bytes beside their
+// files, and how long its sequences may be; kInvalidArgument when they cannot.
 Result<CacheSize> SizeEngineCache(const ModelConfig& config, const LocalEngineOptions& options,
-                                  uint64_t weight_bytes);
+                                  uint64_t weight_memory);
 
 class EngineCore {
  public:

@@ -22,16 +22,35 @@ std::string Gigabytes(uint64_t bytes) {
 
 }  // namespace
 
-Status CheckWeightsFit(const LocalEngineOptions& options, uint64_t bytes) {
+WeightDemand DemandOf(const LocalEngineOptions& options, const Checkpoint& checkpoint) {
+  WeightDemand demand;
+  if (options.weights != WeightsMode::kMmap) demand.copied = checkpoint.total_bytes();
+  if (options.cpu.int8_dense) {
+    // A byte and its share of the fp32 scale of 128 columns for each code.
+    for (const StoredTensor& tensor : checkpoint.tensors()) {
+      if (tensor.dtype != DType::kF8E4M3) continue;
+      demand.int8 += tensor.data.size() + tensor.data.size() / 32;
+    }
+  }
+  return demand;
+}
+
+Status CheckWeightsFit(const LocalEngineOptions& options, const WeightDemand& demand) {
   const HostMemory memory = MemoryOf(options);
-  if (options.weights == WeightsMode::kMmap || !memory.known()) return OkStatus();
-  if (bytes <= static_cast<uint64_t>(memory.available_bytes)) return OkStatus();
+  if (demand.total() == 0 || !memory.known()) return OkStatus();
+  if (demand.total() <= static_cast<uint64_t>(memory.available_bytes)) return OkStatus();
+  const std::string there = " take " + Gigabytes(demand.total()) + ", and of " +
+                            Gigabytes(static_cast<uint64_t>(memory.total_bytes)) + " memory " +
+                            Gigabytes(static_cast<uint64_t>(memory.available_bytes)) +
+                            " is available; ";
+  if (demand.int8 > 0) {
+    return InvalidArgument("--cpu-dense int8: the copies of weights" + there +
+                           "--cpu-dense stored makes none of fp8 matrices");
+  }
   return InvalidArgument("--weights " + std::string(WeightsModeName(options.weights)) +
-                         ": the weights take " + Gigabytes(bytes) + ", and of " +
-                         Gigabytes(static_cast<uint64_t>(memory.total_bytes)) + " memory " +
-                         Gigabytes(static_cast<uint64_t>(memory.available_bytes)) +
-                         " is available; --weights mmap uses them in place and runs also when "
-                         "they are larger than memory");
+                         ": the weights" + there +
+                         "--weights mmap uses them in place and runs also when they are larger "
+                         "than memory");
 }
 
 Result<std::unique_ptr<LocalModel>> LocalModel::Load(Checkpoint& checkpoint,
@@ -59,7 +78,7 @@ Result<std::unique_ptr<LocalModel>> LocalModel::Load(Checkpoint& checkpoint,
 }
 
 Status LocalModel::LoadWeights(Checkpoint& checkpoint, const LocalEngineOptions& options) {
-  FATHOM_RETURN_IF_ERROR(CheckWeightsFit(options, checkpoint.total_bytes()));
+  FATHOM_RETURN_IF_ERROR(CheckWeightsFit(options, DemandOf(options, checkpoint)));
   WeightsReport& report = weights_;
   report.mode = options.weights;
   report.bytes = checkpoint.total_bytes();

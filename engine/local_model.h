@@ -44,9 +44,16 @@ struct WeightsReport {
   int num_nodes = 1;             // that threads and copied weights are shared out to
 };
 
-// kInvalidArgument, naming --weights and the sizes, when weights of `bytes` are to be copied and do
-// not fit into the memory available. Where the system does not say how much that is, they may.
-Status CheckWeightsFit(const LocalEngineOptions& options, uint64_t bytes);
+// Memory that weights take beside their mapped files.
+struct WeightDemand {
+  uint64_t copied = 0;  // by --weights copy and hugepages
+  uint64_t int8 = 0;    // by --cpu-dense int8
+  [[nodiscard]] uint64_t total() const { return copied + int8; }
+};
+WeightDemand DemandOf(const LocalEngineOptions& options, const Checkpoint& checkpoint);
+// kInvalidArgument, naming the option and the sizes, when that does not fit into the memory
+// available. Where the system does not say how much that is, it may.
+Status CheckWeightsFit(const LocalEngineOptions& options, const WeightDemand& demand);
 
 class LocalModel {
  public:

@@ -177,7 +177,7 @@ TEST(LocalModel, CopiesThatDoNotFitAreRefusedWithTheSizes) {
                 AllOf(HasSubstr("--weights " + std::string(WeightsModeName(mode))),
                       HasSubstr("0.02 GB"), HasSubstr("0.01 GB"), HasSubstr("--weights mmap")));
     options.memory = HostMemory();  // a system that does not say
-    EXPECT_TRUE(CheckWeightsFit(options, checkpoint->total_bytes()).ok());
+    EXPECT_TRUE(CheckWeightsFit(options, DemandOf(options, *checkpoint)).ok());
   }
 }
 
@@ -187,12 +187,31 @@ TEST(LocalModel, TheCacheGetsAShareOfWhatACopyLeaves) {
   LocalEngineOptions options = Options(WeightsMode::kMmap);
   options.memory = Memory(4'000'000'000);
   options.max_model_len = 2048;
-  const auto mapped = SizeEngineCache(checkpoint->config(), options, 2'000'000'000);
-  options.weights = WeightsMode::kCopy;
+  const auto mapped = SizeEngineCache(checkpoint->config(), options, 0);
   const auto copied = SizeEngineCache(checkpoint->config(), options, 2'000'000'000);
   ASSERT_TRUE(mapped.ok() && copied.ok());
   EXPECT_NEAR(static_cast<double>(copied->num_slabs), static_cast<double>(mapped->num_slabs) / 2,
               1.0);
+}
+
+TEST(LocalModel, Int8CopiesNeedMemoryOfTheirOwn) {
+  auto checkpoint = Checkpoint::Open(kNano);
+  ASSERT_TRUE(checkpoint.ok());
+  LocalEngineOptions options = Options(WeightsMode::kMmap);
+  EXPECT_EQ(DemandOf(options, *checkpoint).total(), 0u);
+  options.cpu.int8_dense = true;
+  const WeightDemand demand = DemandOf(options, *checkpoint);
+  EXPECT_EQ(demand.copied, 0u);
+  EXPECT_GT(demand.int8, 0u);
+  EXPECT_LT(demand.int8, checkpoint->total_bytes());
+  options.weights = WeightsMode::kCopy;
+  EXPECT_EQ(DemandOf(options, *checkpoint).total(), checkpoint->total_bytes() + demand.int8);
+  options.memory = Memory(static_cast<int64_t>(checkpoint->total_bytes() + demand.int8 / 2));
+  const Status refused = CheckWeightsFit(options, DemandOf(options, *checkpoint));
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(), HasSubstr("--cpu-dense int8"));
+  options.cpu.int8_dense = false;
+  EXPECT_TRUE(CheckWeightsFit(options, DemandOf(options, *checkpoint)).ok());
 }
 
 // A copy of the bundled model, whose files are cut after loading.

@@ -9,21 +9,14 @@ namespace {
 using Bytes = std::span<const std::byte>;
 
 Bytes DataOf(const WeightView& w) {
-  const size_t elements = static_cast<size_t>(w.rows) * static_cast<size_t>(w.cols);
-  const size_t bytes = w.dtype == DType::kI8       ? elements / 2
-                       : w.dtype == DType::kF8E4M3 ? elements
-                       : w.dtype == DType::kBF16   ? elements * 2
-                                                   : elements * 4;
-  return {static_cast<const std::byte*>(w.data), bytes};
+  return {static_cast<const std::byte*>(w.data),
+          static_cast<size_t>(ValueBytes(w.dtype, w.rows, w.cols))};
 }
 
 Bytes ScalesOf(const WeightView& w) {
-  const auto rows = static_cast<size_t>(w.rows);
-  const auto cols = static_cast<size_t>(w.cols);
-  const size_t bytes = w.scale == nullptr      ? 0
-                       : w.dtype == DType::kI8 ? rows * cols / 32
-                                               : (rows + 127) / 128 * ((cols + 127) / 128);
-  return std::as_bytes(std::span(w.scale, bytes));
+  if (w.scale == nullptr) return {};
+  return std::as_bytes(
+      std::span(w.scale, static_cast<size_t>(ScaleBytes(w.dtype, w.rows, w.cols))));
 }
 
 // In order of address; what lies closer than a page is one range, since whole pages are read.

@@ -85,8 +85,9 @@ class CpuBackend final : public Backend {
 
   // Rows of x in that form, in scratch memory that the next call for the same form overwrites.
   cpu::InputRows PrepareInput(TensorView<const float> x, InputForm form);
-  // One row in place: what an input of that form is in memory.
-  void PrepareRow(std::span<float> x, InputForm form, bool permute, int thread);
+  // One row: what an input of that form is in memory. `out` has room for PermuteInput of as many
+  // floats, and may be x.
+  void PrepareRow(std::span<const float> x, InputForm form, bool permute, int thread, float* out);
 
   // Multiplies the rows of `a` and `b` with inputs and calls emit(first, count, sums) for chunks of
   // them; sums is as cpu::Multiply leaves it.

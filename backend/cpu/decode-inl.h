@@ -55,7 +55,7 @@ HWY_INLINE void DecodeE4m3(const uint8_t* codes, int n, uint8_t scale_byte, bool
   }
   const hn::Repartition<int16_t, DF> d16;
   const hn::Rebind<int8_t, decltype(d16)> d8;
-  const hn::Half<decltype(d16)> dhalf;
+  const hn::Half<decltype(d16)> d16_half;
   const hn::Rebind<hwy::float16_t, DF> df16;
   const VF factor = hn::Set(df, scale);
   const auto mask = hn::Set(d16, static_cast<int16_t>(0xBFFF));
@@ -65,8 +65,8 @@ HWY_INLINE void DecodeE4m3(const uint8_t* codes, int n, uint8_t scale_byte, bool
     // bit 14, the highest exponent bit.
     const auto c = hn::LoadU(d8, reinterpret_cast<const int8_t*>(codes + i));
     const auto bits = hn::And(hn::ShiftLeft<7>(hn::PromoteTo(d16, c)), mask);
-    const auto lower = hn::PromoteTo(df, hn::BitCast(df16, hn::LowerHalf(dhalf, bits)));
-    const auto upper = hn::PromoteTo(df, hn::BitCast(df16, hn::UpperHalf(dhalf, bits)));
+    const auto lower = hn::PromoteTo(df, hn::BitCast(df16, hn::LowerHalf(d16_half, bits)));
+    const auto upper = hn::PromoteTo(df, hn::BitCast(df16, hn::UpperHalf(d16_half, bits)));
     hn::StoreU(hn::Mul(lower, factor), df, out + i);
     hn::StoreU(hn::Mul(upper, factor), df, out + i + kLanes);
   }
@@ -116,7 +116,7 @@ HWY_INLINE void DecodeE2m1(const uint8_t* packed, uint8_t scale_byte, float* out
   const hn::RebindToUnsigned<DF> du32;
   const hn::Rebind<uint8_t, DF> d8;
   const hn::Repartition<int16_t, DF> d16;
-  const hn::Half<decltype(d16)> dhalf;
+  const hn::Half<decltype(d16)> d16_half;
   const hn::Rebind<hwy::float16_t, DF> df16;
   const VF factor = hn::Set(df, scale);
   for (int i = 0; i < 16; i += kLanes) {
@@ -128,8 +128,8 @@ HWY_INLINE void DecodeE2m1(const uint8_t* packed, uint8_t scale_byte, float* out
     const auto nibbles = hn::Or(hn::ShiftLeft<12>(bytes), hn::ShiftLeft<24>(bytes));
     const auto bits = hn::And(hn::ShiftRight<3>(hn::BitCast(d16, nibbles)),
                               hn::Set(d16, static_cast<int16_t>(0x8E00)));
-    const auto lower = hn::PromoteTo(df, hn::BitCast(df16, hn::LowerHalf(dhalf, bits)));
-    const auto upper = hn::PromoteTo(df, hn::BitCast(df16, hn::UpperHalf(dhalf, bits)));
+    const auto lower = hn::PromoteTo(df, hn::BitCast(df16, hn::LowerHalf(d16_half, bits)));
+    const auto upper = hn::PromoteTo(df, hn::BitCast(df16, hn::UpperHalf(d16_half, bits)));
     hn::StoreU(hn::Mul(lower, factor), df, out + 2 * i);
     hn::StoreU(hn::Mul(upper, factor), df, out + 2 * i + kLanes);
   }

@@ -21,12 +21,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace fathom::cpu::HWY_NAMESPACE {
 
-using D64 = hn::ScalableTag<double>;
-using V64 = hn::Vec<D64>;
-using DHalf = hn::Rebind<float, D64>;  // as many floats as a vector holds doubles
-inline constexpr D64 d64;
-inline constexpr DHalf dhalf;
-
 // float(f(x)) of a vector of floats, f in double.
 template <typename F>
 HWY_INLINE VF InDouble(VF x, const F& f) {

@@ -18,11 +18,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace fathom::cpu::HWY_NAMESPACE {
 
-using D64 = hn::ScalableTag<double>;
-using V64 = hn::Vec<D64>;
-using DHalf = hn::Rebind<float, D64>;  // as many floats as a vector holds doubles
-inline constexpr D64 d64;
-inline constexpr DHalf dhalf;
 inline constexpr int kWide = kLanes / 2;
 
 HWY_INLINE hn::Vec<DHalf> RoundIf(bool round, hn::Vec<DHalf> x) {

@@ -17,29 +17,23 @@
 HWY_BEFORE_NAMESPACE();
 namespace fathom::cpu::HWY_NAMESPACE {
 
-using D64 = hn::ScalableTag<double>;
-using V64 = hn::Vec<D64>;
-using DHalf = hn::Rebind<float, D64>;  // as many floats as a vector holds doubles
-
 HWY_INLINE float RoundIf(bool round, float x) { return round ? RoundToBf16(x) : x; }
 HWY_INLINE VF RoundIf(bool round, VF x) { return round ? Bf16Round(x) : x; }
 
 // Adds the lanes of v in double to two running sums.
 HWY_INLINE void AddWide(VF v, V64* lower, V64* upper) {
-  const D64 d64;
-  *lower = hn::Add(*lower, hn::PromoteTo(d64, hn::LowerHalf(DHalf(), v)));
-  *upper = hn::Add(*upper, hn::PromoteTo(d64, hn::UpperHalf(DHalf(), v)));
+  *lower = hn::Add(*lower, hn::PromoteTo(d64, hn::LowerHalf(dhalf, v)));
+  *upper = hn::Add(*upper, hn::PromoteTo(d64, hn::UpperHalf(dhalf, v)));
 }
 
 float InverseRms(std::span<const float> x, float eps) {
-  const D64 d64;
   V64 lower = hn::Zero(d64);
   V64 upper = hn::Zero(d64);
   ForVectors(static_cast<int64_t>(x.size()), [&](int64_t i, auto load, auto) HWY_ATTR {
     // The product of two floats is exact in double.
     const VF v = load(x.data() + i);
-    const V64 low = hn::PromoteTo(d64, hn::LowerHalf(DHalf(), v));
-    const V64 high = hn::PromoteTo(d64, hn::UpperHalf(DHalf(), v));
+    const V64 low = hn::PromoteTo(d64, hn::LowerHalf(dhalf, v));
+    const V64 high = hn::PromoteTo(d64, hn::UpperHalf(dhalf, v));
     lower = hn::MulAdd(low, low, lower);
     upper = hn::MulAdd(high, high, upper);
   });
@@ -96,7 +90,6 @@ void RopeRow(std::span<float> x, std::span<const float> cos_sin, float sign, boo
 }
 
 void QueryNorm(std::span<float> q, float eps, bool round) {
-  const D64 d64;
   V64 lower = hn::Zero(d64);
   V64 upper = hn::Zero(d64);
   ForVectors(static_cast<int64_t>(q.size()), [&](int64_t i, auto load, auto) HWY_ATTR {

@@ -38,14 +38,14 @@ struct Fp8Rows {
   HWY_INLINE void Load(int r, int64_t k, VF* low, VF* high) const {
     const hn::Repartition<int16_t, DF> d16;
     const hn::Rebind<int8_t, decltype(d16)> d8;
-    const hn::Half<decltype(d16)> dhalf;
+    const hn::Half<decltype(d16)> d16_half;
     const hn::Rebind<hwy::float16_t, DF> df16;
     // See DecodeE4m3.
     const auto c = hn::LoadU(d8, reinterpret_cast<const int8_t*>(codes[r] + k));
     const auto bits = hn::And(hn::ShiftLeft<7>(hn::PromoteTo(d16, c)),
                               hn::Set(d16, static_cast<int16_t>(0xBFFF)));
-    *low = hn::Mul(hn::PromoteTo(df, hn::BitCast(df16, hn::LowerHalf(dhalf, bits))), factor[r]);
-    *high = hn::Mul(hn::PromoteTo(df, hn::BitCast(df16, hn::UpperHalf(dhalf, bits))), factor[r]);
+    *low = hn::Mul(hn::PromoteTo(df, hn::BitCast(df16, hn::LowerHalf(d16_half, bits))), factor[r]);
+    *high = hn::Mul(hn::PromoteTo(df, hn::BitCast(df16, hn::UpperHalf(d16_half, bits))), factor[r]);
     if (k % 64 == 0) hwy::Prefetch(codes[r] + k + ahead);
   }
   HWY_INLINE VF LoadRest(int, int64_t, int64_t) const { return hn::Zero(df); }

@@ -20,25 +20,32 @@ cpu::ByteForm CpuBackend::ByteFormOf(InputForm form) const {
   return options_.int8_activations ? cpu::ByteForm::kInt8 : cpu::ByteForm::kDigits;
 }
 
-void CpuBackend::PrepareRow(std::span<float> x, InputForm form, bool permute, int thread) {
-  float* copy = scratch_->thread_row.part(thread);
-  const auto copied = [&] { return std::span<const float>(copy, x.size()); };
-  if (form == InputForm::kBytes || form == InputForm::kInt8) {
-    std::copy(x.begin(), x.end(), copy);
-    const cpu::ByteSlot slot = cpu::SlotAt(x.data(), static_cast<int64_t>(x.size()));
-    switch (ByteFormOf(form)) {
-      case cpu::ByteForm::kDigits:
-        return cpu::SplitE4m3Row(copied(), slot);
-      case cpu::ByteForm::kInt8:
-        return cpu::Int8Row(copied(), cpu::kFp4Group, slot);
-      case cpu::ByteForm::kInt8Dense:
-        return cpu::Int8Row(copied(), cpu::kInt8Group, slot);
-    }
+void CpuBackend::PrepareRow(std::span<const float> x, InputForm form, bool permute, int thread,
+                            float* out) {
+  float* between = scratch_->thread_row.part(thread);
+  const bool bytes = form == InputForm::kBytes || form == InputForm::kInt8;
+  if (form == InputForm::kE4m3) {
+    // A permuted row needs its values in order first.
+    float* values = permute ? between : out;
+    cpu::QuantiseE4m3Groups(x, 128, values);
+    x = {values, x.size()};
+  } else if (x.data() == out && (bytes || permute)) {
+    std::copy(x.begin(), x.end(), between);
+    x = {between, x.size()};
   }
-  if (form == InputForm::kE4m3) cpu::QuantiseE4m3Groups(x, 128, x.data());
-  if (!permute) return;
-  std::copy(x.begin(), x.end(), copy);
-  cpu::PermuteInput(copied(), x.data());
+  if (!bytes) {
+    if (permute) cpu::PermuteInput(x, out);
+    return;
+  }
+  const cpu::ByteSlot slot = cpu::SlotAt(out, static_cast<int64_t>(x.size()));
+  switch (ByteFormOf(form)) {
+    case cpu::ByteForm::kDigits:
+      return cpu::SplitE4m3Row(x, slot);
+    case cpu::ByteForm::kInt8:
+      return cpu::Int8Row(x, cpu::kFp4Group, slot);
+    case cpu::ByteForm::kInt8Dense:
+      return cpu::Int8Row(x, cpu::kInt8Group, slot);
+  }
 }
 
 cpu::InputRows CpuBackend::PrepareInput(TensorView<const float> x, InputForm form) {
@@ -61,8 +68,7 @@ cpu::InputRows CpuBackend::PrepareInput(TensorView<const float> x, InputForm for
                                                 : scratch.float_inputs;
   ForEach(n, 4 * cols, [&](int64_t i, int thread) {
     float* row = rows.part(i);
-    std::copy_n(x.row(i).data(), cols, row);
-    PrepareRow({row, static_cast<size_t>(cols)}, form, permute, thread);
+    PrepareRow(x.row(i), form, permute, thread, row);
     if (bytes) {
       slots[i] = row;
     } else {
@@ -75,6 +81,7 @@ cpu::InputRows CpuBackend::PrepareInput(TensorView<const float> x, InputForm for
 
 void CpuBackend::MultiplySlice(const cpu::InputRows& x, const WeightView& weight, int row,
                                int num_rows, bool round, TensorView<float> out) {
+  if (x.n == 0) return;
   // Narrow weights (a router of 16 experts) leave few row blocks, so long steps are split as well.
   constexpr int64_t kInputsPerTask = cpu::kSumInputs;
   constexpr int kRows = 2 * cpu::kRowBlock;
@@ -82,8 +89,9 @@ void CpuBackend::MultiplySlice(const cpu::InputRows& x, const WeightView& weight
   const int64_t blocks = (num_rows + kRows - 1) / kRows;
   const int64_t inputs_each = std::min(kInputsPerTask, x.n);
   const cpu::Int8Weight* int8 = Int8Of(weight);
-  ForEach(
+  ForBlocks(
       blocks * parts, kRows * int64_t{weight.cols} * (inputs_each + 2),
+      ValueBytes(weight.dtype, kRows, weight.cols) / parts, /*group=*/0,
       [&](int64_t task, int thread) {
         const int first_row = static_cast<int>(task / parts) * kRows;
         const int count = std::min(kRows, num_rows - first_row);

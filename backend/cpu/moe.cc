@@ -112,7 +112,7 @@ Status CpuBackend::DoMoe(const MoeArgs& args) {
   });
   const int64_t blocks = (max_width + cpu::kRowBlock - 1) / cpu::kRowBlock;
   ForBlocks(num_active * blocks, 2 * cpu::kRowBlock * dim * (items_each + 2),
-            2 * cpu::StoredBytes(args.routed[0].w1, cpu::kRowBlock), /*group=*/blocks,
+            2 * ValueBytes(args.routed[0].w1.dtype, cpu::kRowBlock, dim), /*group=*/blocks,
             [&](int64_t task, int thread) {
               const int32_t e = by_size[task / blocks];
               const ExpertWeights& w = expert(e);
@@ -139,12 +139,12 @@ Status CpuBackend::DoMoe(const MoeArgs& args) {
     float* hidden = scratch_->moe_hidden.part(item);
     rows[item] = hidden;
     bytes[item] = hidden;
-    PrepareRow({hidden, static_cast<size_t>(w2.cols)}, FormOf(w2), permute, thread);
+    PrepareRow({hidden, static_cast<size_t>(w2.cols)}, FormOf(w2), permute, thread, hidden);
   });
 
   constexpr int kRows = 2 * cpu::kRowBlock;
   ForBlocks((dim + kRows - 1) / kRows, kRows * int64_t{max_width} * (n * (k + 1) + 2 * num_active),
-            num_active * cpu::StoredBytes(args.routed[0].w2, kRows), /*group=*/0,
+            num_active * ValueBytes(args.routed[0].w2.dtype, kRows, max_width), /*group=*/0,
             [&](int64_t block, int thread) {
               const int row = static_cast<int>(block) * kRows;
               const int num_rows = static_cast<int>(std::min<int64_t>(kRows, dim - row));

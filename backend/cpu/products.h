@@ -51,21 +51,6 @@ struct InputRows {
   }
 };
 
-// Bytes of `rows` rows without their scales.
-inline int64_t StoredBytes(const WeightView& weight, int64_t rows) {
-  const int64_t elements = rows * weight.cols;
-  switch (weight.dtype) {
-    case DType::kI8:
-      return elements / 2;
-    case DType::kF8E4M3:
-      return elements;
-    case DType::kBF16:
-      return 2 * elements;
-    default:
-      return 4 * elements;
-  }
-}
-
 // Floats of scratch memory that a call needs for weights of `cols` columns.
 int64_t ProductScratch(int64_t cols);
 

@@ -20,7 +20,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 using DF = hn::ScalableTag<float>;
 using VF = hn::Vec<DF>;
 using D4 = hn::FixedTag<float, 4>;
+using D64 = hn::ScalableTag<double>;
+using V64 = hn::Vec<D64>;
+using DHalf = hn::Rebind<float, D64>;  // as many floats as a vector holds doubles
 inline constexpr DF df;
+inline constexpr D64 d64;
+inline constexpr DHalf dhalf;
 // Compile-time on the targets we build for (x86: 4, 8 or 16).
 inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
 

@@ -15,7 +15,6 @@ namespace fathom::cpu::HWY_NAMESPACE {
 
 // kLanes vectors: v[r] lane c becomes v[c] lane r.
 HWY_INLINE void TransposeSquare(VF* v) {
-  const hn::Repartition<double, DF> d64;
   VF t[kLanes];
   // 4 x 4 within blocks of 128 bits.
   HWY_UNROLL(4) for (int i = 0; i < kLanes; i += 4) {

@@ -256,6 +256,7 @@ TEST(Bench, WhatCannotBeMeasuredIsRefused) {
   expect({"ops", "--memory", "1024G"}, kFailed, "--memory");
   expect({"ops", "--rows", "65536"}, kFailed, "--rows");
   expect({"ops", "--backend", "gpu"}, kUsage, "--backend");
+  expect({"ops", "--cpu-isa", "avx9000"}, kFailed, "--cpu-isa");
   expect({"streams", "--prompt-tokens", "1M"}, kFailed, "positions");
   expect({"streams", "--streams", "600", "--prompt-tokens", "1", "--output-tokens", "2"}, kFailed,
          "max-num-seqs 600");

@@ -207,7 +207,8 @@ void MultiplyFp4Rows(const uint8_t* packed, const uint8_t* scales, int num_rows,
 
 }  // namespace
 
-const ByteKernels kByteKernelsAvx512Vnni = {16, &PackFp4<Avx512Vnni>, &MultiplyFp4Rows,
-                                            &MultiplyFp4<Avx512Vnni>, &MultiplyInt8<Avx512Vnni>};
+constinit const ByteKernels kByteKernelsAvx512Vnni = {16, &PackFp4<Avx512Vnni>, &MultiplyFp4Rows,
+                                                      &MultiplyFp4<Avx512Vnni>,
+                                                      &MultiplyInt8<Avx512Vnni>};
 
 }  // namespace fathom::cpu

@@ -10,6 +10,6 @@ struct AvxVnni : Avx2Base {
 
 }  // namespace
 
-const ByteKernels kByteKernelsAvxVnni = MakeByteKernels<AvxVnni>();
+constinit const ByteKernels kByteKernelsAvxVnni = MakeByteKernels<AvxVnni>();
 
 }  // namespace fathom::cpu

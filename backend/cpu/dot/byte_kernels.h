@@ -45,8 +45,9 @@ inline constexpr int kFp4Offset = 12;   // FP4 weights are stored as 2 * value +
 inline constexpr int kInt8Offset = 128;
 inline constexpr int kMaxLanes = 16;
 
-// The parts of a slot. Memory of `cols` floats is enough for one.
-inline ByteSlot SlotAt(void* memory, int64_t cols) {
+// The parts of a slot. Memory of `cols` floats is enough for one. Always inlined: see
+// byte_kernels-inl.h.
+[[gnu::always_inline]] inline ByteSlot SlotAt(void* memory, int64_t cols) {
   const int64_t groups = cols / kFp4Group;
   auto* bytes = static_cast<int8_t*>(memory);
   auto* words = static_cast<int32_t*>(static_cast<void*>(bytes + 3 * cols));

@@ -96,6 +96,6 @@ struct Portable {
 
 }  // namespace
 
-const ByteKernels kByteKernelsPortable = MakeByteKernels<Portable>();
+constinit const ByteKernels kByteKernelsPortable = MakeByteKernels<Portable>();
 
 }  // namespace fathom::cpu
