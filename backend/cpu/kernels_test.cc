@@ -140,8 +140,12 @@ void ExpectOneProduct(const WeightView& w, const std::vector<std::vector<float>>
 TEST_P(CpuKernels, StoredRowsPanelsAndDecodedRowsAreOneProduct) {
   Random random(7);
   for (DType dtype : {DType::kF8E4M3, DType::kI8, DType::kBF16, DType::kF32}) {
-    for (const auto& [rows, cols, n] :
-         {std::tuple{48, 256, 1}, {37, 384, 5}, {16, 1152, 13}, {5, 128, 30}}) {
+    for (const auto& [rows, cols, n] : {std::tuple{48, 256, 1},
+                                        {33, 640, 7},
+                                        {37, 384, 5},
+                                        {20, 1152, 8},
+                                        {16, 1152, 13},
+                                        {5, 128, 30}}) {
       const test::TestWeight w = test::MakeWeight(random, dtype, rows, cols);
       std::vector<std::vector<float>> inputs;
       for (int i = 0; i < n; ++i) inputs.push_back(random.Bf16s(cols));
@@ -159,7 +163,7 @@ TEST_P(CpuKernels, StoredRowsPanelsAndDecodedRowsAreOneProduct) {
 TEST_P(CpuKernels, UnusualCodesScalesAndInputsAreOneProductToo) {
   Random random(8);
   constexpr int kCols = 256;
-  for (int byte : {0, 1, 7, 8, 9, 127, 240, 246, 247, 254}) {
+  for (int byte : {0, 1, 7, 8, 9, 10, 127, 238, 239, 240, 246, 247, 254}) {
     const auto scale = static_cast<uint8_t>(byte);
     test::TestWeight w = test::MakeWeight(random, DType::kF8E4M3, 160, kCols);
     for (size_t i = 0; i < w.data.size(); ++i) {
@@ -173,7 +177,7 @@ TEST_P(CpuKernels, UnusualCodesScalesAndInputsAreOneProductToo) {
     SCOPED_TRACE(byte);
     for (float size : {1.0f, 0x1p-126f, 0x1p120f}) {
       std::vector<std::vector<float>> inputs;
-      for (int i = 0; i < 3; ++i) inputs.push_back(random.Normals(kCols, size));
+      for (int i = 0; i < 6; ++i) inputs.push_back(random.Normals(kCols, size));
       inputs[1].assign(kCols, 0.0f);
       ExpectOneProduct(w.view, inputs);
     }

@@ -142,37 +142,44 @@ Status CpuBackend::DoMoe(const MoeArgs& args) {
     PrepareRow({hidden, static_cast<size_t>(w2.cols)}, FormOf(w2), permute, thread, hidden);
   });
 
+  // Experts' rows lie apart, so a task takes long stretches of them where there are many.
   constexpr int kRows = 2 * cpu::kRowBlock;
-  ForBlocks((dim + kRows - 1) / kRows, kRows * int64_t{max_width} * (n * (k + 1) + 2 * num_active),
-            num_active * ValueBytes(args.routed[0].w2.dtype, kRows, max_width), /*group=*/0,
-            [&](int64_t block, int thread) {
-              const int row = static_cast<int>(block) * kRows;
-              const int num_rows = static_cast<int>(std::min<int64_t>(kRows, dim - row));
-              for (int64_t i = 0; i < n; ++i)
-                std::fill_n(args.out.row(i).data() + row, num_rows, 0.0f);
+  constexpr int kStretch = 2 * kRows;
+  ForBlocks((dim + kStretch - 1) / kStretch,
+            kStretch * int64_t{max_width} * (n * (k + 1) + 2 * num_active),
+            num_active * ValueBytes(args.routed[0].w2.dtype, kStretch, max_width), /*group=*/0,
+            [&](int64_t stretch, int thread) {
+              const auto begin_row = static_cast<int>(stretch) * kStretch;
+              const auto end_row = static_cast<int>(std::min<int64_t>(begin_row + kStretch, dim));
+              const auto out_of = [&](int64_t token) {
+                return args.out.row(token).subspan(static_cast<size_t>(begin_row),
+                                                   static_cast<size_t>(end_row - begin_row));
+              };
+              for (int64_t i = 0; i < n; ++i) std::ranges::fill(out_of(i), 0.0f);
               for (int64_t a = 0; a < num_active; ++a) {
                 const Item items = items_of(active[a]);
                 const WeightView& w2 = expert(active[a]).w2;
-                const cpu::RowRange first_rows = {&w2, row, std::min(cpu::kRowBlock, num_rows),
-                                                  Int8Of(w2)};
-                cpu::RowRange rest;
-                if (num_rows > cpu::kRowBlock) {
-                  rest = {&w2, row + cpu::kRowBlock, num_rows - cpu::kRowBlock, Int8Of(w2)};
+                const cpu::InputRows hidden = input_rows(items, FormOf(w2));
+                for (int row = begin_row; row < end_row; row += kRows) {
+                  const int num_rows = std::min(kRows, end_row - row);
+                  const cpu::RowRange first_rows = {&w2, row, std::min(cpu::kRowBlock, num_rows),
+                                                    Int8Of(w2)};
+                  cpu::RowRange rest;
+                  if (num_rows > cpu::kRowBlock) {
+                    rest = {&w2, row + cpu::kRowBlock, num_rows - cpu::kRowBlock, Int8Of(w2)};
+                  }
+                  MultiplyRows(
+                      first_rows, rest, hidden, thread, [&](int64_t first, int count, float* sums) {
+                        for (int i = 0; i < count; ++i, sums += cpu::kSumStride) {
+                          if (official()) cpu::RoundBf16({sums, kRows}, sums);
+                          float* out = args.out.row(tokens[items.begin + first + i]).data();
+                          cpu::AddRow({sums, static_cast<size_t>(num_rows)}, out + row);
+                        }
+                      });
                 }
-                MultiplyRows(first_rows, rest, input_rows(items, FormOf(w2)), thread,
-                             [&](int64_t first, int count, float* sums) {
-                               for (int i = 0; i < count; ++i, sums += cpu::kSumStride) {
-                                 if (official()) cpu::RoundBf16({sums, kRows}, sums);
-                                 float* out = args.out.row(tokens[items.begin + first + i]).data();
-                                 cpu::AddRow({sums, static_cast<size_t>(num_rows)}, out + row);
-                               }
-                             });
               }
               if (!official()) return;
-              for (int64_t i = 0; i < n; ++i) {
-                float* out = args.out.row(i).data() + row;
-                cpu::RoundBf16({out, static_cast<size_t>(num_rows)}, out);
-              }
+              for (int64_t i = 0; i < n; ++i) cpu::RoundBf16(out_of(i), out_of(i).data());
             });
   return OkStatus();
 }

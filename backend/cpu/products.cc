@@ -25,14 +25,16 @@ void MultiplyFp4(const RowRange& a, const RowRange& b, const InputRows& x, float
   const ByteKernels& kernels = ChosenByteKernels();
   const int lanes = kernels.lanes;
   const int64_t cols = a.weight->cols;
-  if (x.n == 1 && kernels.multiply_fp4_rows != nullptr) {
-    const ByteInputs input = {x.bytes, 1, cols, x.byte_form == ByteForm::kDigits};
+  const ByteInputs inputs = {x.bytes, static_cast<int>(x.n), cols,
+                             x.byte_form == ByteForm::kDigits};
+  if (inputs.n <= kernels.direct_inputs) {
     for (const RowRange* rows : {&a, &b}) {
       if (rows->weight == nullptr) break;
       kernels.multiply_fp4_rows(
           static_cast<const uint8_t*>(rows->weight->data) + rows->row * (cols / 2),
           rows->weight->scale + rows->row * (cols / kFp4Group), rows->count,
-          /*ahead=*/kRowBlock * (cols / 2), input, sums + (rows == &a ? 0 : kRowBlock));
+          /*ahead=*/kRowBlock * (cols / 2), inputs, sums + (rows == &a ? 0 : kRowBlock),
+          kSumStride);
     }
     return;
   }
@@ -40,8 +42,6 @@ void MultiplyFp4(const RowRange& a, const RowRange& b, const InputRows& x, float
   float* scales[2] = {scratch, scratch + kFp4Block / kFp4Group * kMaxLanes};
   auto* codes = reinterpret_cast<uint8_t*>(scratch + 2 * (kFp4Block / kFp4Group) * kMaxLanes);
   const PanelPair pair = {{codes, codes + kFp4Block * kMaxLanes}, {scales[0], scales[1]}};
-  const ByteInputs inputs = {x.bytes, static_cast<int>(x.n), cols,
-                             x.byte_form == ByteForm::kDigits};
   const int panels = (b.weight == nullptr ? 1 : 2) * kRowBlock / lanes;
   for (int p = 0; p < panels; p += 2) {
     for (int64_t begin = 0; begin < cols; begin += kFp4Block) {

@@ -100,7 +100,7 @@ void CpuBackend::ForBlocks(int64_t n, int64_t work, int64_t bytes, int64_t group
                            const Body& body) {
   // Neighbouring blocks of a weight in one task: the next one is on its way from memory to the core
   // that will use it. But every thread should get several tasks.
-  constexpr int64_t kTaskBytes = int64_t{256} << 10;
+  constexpr int64_t kTaskBytes = int64_t{512} << 10;
   int64_t chunk =
       std::min(kTaskBytes / std::max<int64_t>(1, bytes), n / (int64_t{6} * pool_.num_threads()));
   while (chunk > 1 && group != 0 && group % chunk != 0) --chunk;

@@ -27,7 +27,7 @@ struct Avx2Fp4 : Avx2 {
 
 }  // namespace
 
-constinit const ByteKernels kByteKernelsAvx2 = {8, &PackFp4<Avx2>, nullptr, &MultiplyFp4<Avx2Fp4>,
-                                                &MultiplyInt8<Avx2>};
+constinit const ByteKernels kByteKernelsAvx2 = {8, &PackFp4<Avx2>,        nullptr,
+                                                0, &MultiplyFp4<Avx2Fp4>, &MultiplyInt8<Avx2>};
 
 }  // namespace fathom::cpu

@@ -94,16 +94,24 @@ struct Avx512Vnni {
   }
 };
 
-// ---- One input: rows are multiplied as they are stored
+// ---- A few inputs: rows are multiplied as they are stored
 
 // 64 bytes of FP4 codes are 128 columns of a row, the low halves the even ones. A vector of sums
 // has four partial sums of each of the four groups; those of 16 rows are added up and turned so
 // that lanes are rows, as a panel's are.
+//
+// Memory decides the order: a processor reads ahead where lines of a page come one after the
+// other, so four rows are gone through at a time, quarters of the block apart: rows of 1 KB or
+// more are then in pages of their own. Their sums wait in the L1 cache for those of the others.
+
+constexpr int64_t kChunk = 2048;  // columns gone through with four rows
+constexpr int kMaxDirect = 4;     // inputs
 
 // Digits of 128 columns as rows have them.
 struct RowDigits {
   __m512i even, odd;
 
+  RowDigits() = default;
   explicit RowDigits(const int8_t* digits) {
     const __m512i low = _mm512_loadu_si512(digits);
     const __m512i high = _mm512_loadu_si512(digits + 64);
@@ -121,94 +129,156 @@ inline __m512i SumBlocks(__m512i a, __m512i b, __m512i c, __m512i d) {
   return _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
 }
 
-// The four groups' sums of `digits` and 16 rows at byte `at` of each.
-template <bool kTwo>
-inline void RowSums(const uint8_t* const* rows, int64_t at, const RowDigits& first,
-                    const RowDigits& second, __m512i* groups) {
-  __m512i quads[4];
+// Sums of `first`, or of 256 `first` + `second`, and four rows at byte `at` of each, for kX inputs:
+// row i of group j in word i of block j of out[input].
+template <bool kTwo, int kX>
+inline void QuadSums(const uint8_t* const* rows, int64_t at, const RowDigits* first,
+                     const RowDigits* second, __m512i* out) {
+  __m512i sum[kX][4];
 #pragma GCC unroll 4
-  for (int q = 0; q < 4; ++q) {
-    __m512i sum[4];
+  for (int r = 0; r < 4; ++r) {
+    const __m512i codes = _mm512_loadu_si512(rows[r] + at);
+    const __m512i even = Avx512Vnni::LookupLow(codes);
+    const __m512i odd = Avx512Vnni::LookupHigh(codes);
 #pragma GCC unroll 4
-    for (int r = 0; r < 4; ++r) {
-      const __m512i codes = _mm512_loadu_si512(rows[4 * q + r] + at);
-      const __m512i even = Avx512Vnni::LookupLow(codes);
-      const __m512i odd = Avx512Vnni::LookupHigh(codes);
-      __m512i acc = _mm512_dpbusd_epi32(_mm512_setzero_si512(), even, first.even);
-      acc = _mm512_dpbusd_epi32(acc, odd, first.odd);
+    for (int t = 0; t < kX; ++t) {
+      __m512i acc = _mm512_dpbusd_epi32(_mm512_setzero_si512(), even, first[t].even);
+      acc = _mm512_dpbusd_epi32(acc, odd, first[t].odd);
       if constexpr (kTwo) {
-        acc = _mm512_dpbusd_epi32(_mm512_slli_epi32(acc, 8), even, second.even);
-        acc = _mm512_dpbusd_epi32(acc, odd, second.odd);
+        acc = _mm512_dpbusd_epi32(_mm512_slli_epi32(acc, 8), even, second[t].even);
+        acc = _mm512_dpbusd_epi32(acc, odd, second[t].odd);
       }
-      sum[r] = acc;
+      sum[t][r] = acc;
     }
-    quads[q] = SumBlocks(sum[0], sum[1], sum[2], sum[3]);
   }
-  // quads[q] has rows 4q .. 4q + 3 of group j in its block j.
+#pragma GCC unroll 4
+  for (int t = 0; t < kX; ++t) out[t] = SumBlocks(sum[t][0], sum[t][1], sum[t][2], sum[t][3]);
+}
+
+// Four quads' sums, quad q having rows q, q + 4, q + 8 and q + 12, to a vector of rows per group.
+inline void TurnQuads(const __m512i* quads, __m512i* groups) {
   const __m512i a = _mm512_shuffle_i32x4(quads[0], quads[1], 0x88);
   const __m512i b = _mm512_shuffle_i32x4(quads[0], quads[1], 0xDD);
   const __m512i c = _mm512_shuffle_i32x4(quads[2], quads[3], 0x88);
   const __m512i d = _mm512_shuffle_i32x4(quads[2], quads[3], 0xDD);
-  groups[0] = _mm512_shuffle_i32x4(a, c, 0x88);
-  groups[1] = _mm512_shuffle_i32x4(b, d, 0x88);
-  groups[2] = _mm512_shuffle_i32x4(a, c, 0xDD);
-  groups[3] = _mm512_shuffle_i32x4(b, d, 0xDD);
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  groups[0] = _mm512_permutexvar_epi32(order, _mm512_shuffle_i32x4(a, c, 0x88));
+  groups[1] = _mm512_permutexvar_epi32(order, _mm512_shuffle_i32x4(b, d, 0x88));
+  groups[2] = _mm512_permutexvar_epi32(order, _mm512_shuffle_i32x4(a, c, 0xDD));
+  groups[3] = _mm512_permutexvar_epi32(order, _mm512_shuffle_i32x4(b, d, 0xDD));
+}
+
+// total + the four groups from `group` on, of one input.
+template <bool kDigits>
+inline __m512 AddGroups(const ByteSlot& x, int64_t group, const uint8_t* const (*rows)[4],
+                        const __m512i* quads, const float* scale, __m512 total) {
+  using S = Avx512Vnni;
+  __m512i dots[4], rest[4];
+  TurnQuads(quads, dots);
+  uint32_t thirds = 0;
+  if constexpr (kDigits) {
+    __builtin_memcpy(&thirds, x.has_third + group, sizeof(thirds));
+    if (__builtin_expect(thirds != 0, 0)) {
+      const RowDigits third(x.third + group * kFp4Group);
+      __m512i small[4];
+      for (int q = 0; q < 4; ++q) {
+        QuadSums<false, 1>(rows[q], group * kFp4Group / 2, &third, &third, &small[q]);
+      }
+      TurnQuads(small, rest);
+    }
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    const __m512 weights = _mm512_load_ps(scale + 16 * j);
+    const __m512i dot = _mm512_add_epi32(dots[j], _mm512_set1_epi32(x.bias[group + j]));
+    total = S::MulAdd(S::Mul(S::ToFloat(dot), weights), _mm512_set1_ps(x.scale[group + j]), total);
+    if (!kDigits || (thirds >> (8 * j) & 0xFF) == 0) continue;
+    const __m512i small = _mm512_add_epi32(rest[j], _mm512_set1_epi32(x.third_bias[group + j]));
+    total = S::MulAdd(S::Mul(S::ToFloat(small), weights),
+                      _mm512_set1_ps(x.scale[group + j] * 0.125f), total);
+  }
+  return total;
+}
+
+template <bool kDigits, int kX>
+inline void MultiplyRows(const uint8_t* packed, const uint8_t* scales, int num_rows, int64_t ahead,
+                         const ByteInputs& x, float* sums, int64_t stride) {
+  const int64_t row_bytes = x.cols / 2;
+  ByteSlot slots[kX];
+  __m512 total[kX];
+#pragma GCC unroll 4
+  for (int t = 0; t < kX; ++t) {
+    slots[t] = SlotAt(const_cast<void*>(x.slots[t]), x.cols);
+    total[t] = _mm512_setzero_ps();
+  }
+  const uint8_t* rows[4][4];
+  for (int r = 0; r < 16; ++r) {
+    rows[r % 4][r / 4] = packed + (r < num_rows ? r : num_rows - 1) * row_bytes;
+  }
+  __m512i quads[kX][kChunk / 128][4];
+  for (int64_t begin = 0; begin < x.cols; begin += kChunk) {
+    const int64_t end = begin + kChunk < x.cols ? begin + kChunk : x.cols;
+    for (int q = 0; q < 4; ++q) {
+      for (int64_t c = begin; c < end; c += 128) {
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) {
+          Avx512Vnni::Prefetch(packed + ahead + (q + 4 * i) * row_bytes + c / 2);
+        }
+        RowDigits first[kX];
+        RowDigits second[kX];
+#pragma GCC unroll 4
+        for (int t = 0; t < kX; ++t) {
+          first[t] = RowDigits(slots[t].first + c);
+          if constexpr (kDigits) second[t] = RowDigits(slots[t].second + c);
+        }
+        __m512i four[kX];
+        QuadSums<kDigits, kX>(rows[q], c / 2, first, second, four);
+#pragma GCC unroll 4
+        for (int t = 0; t < kX; ++t) quads[t][(c - begin) / 128][q] = four[t];
+      }
+    }
+    for (int64_t c = begin; c < end; c += 128) {
+      alignas(64) float scale[4 * 16];
+      Avx512Vnni::PackScales(scales + c / kFp4Group, x.cols / kFp4Group, num_rows, scale);
+#pragma GCC unroll 4
+      for (int t = 0; t < kX; ++t) {
+        total[t] = AddGroups<kDigits>(slots[t], c / kFp4Group, rows, quads[t][(c - begin) / 128],
+                                      scale, total[t]);
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int t = 0; t < kX; ++t) _mm512_storeu_ps(sums + t * stride, total[t]);
 }
 
 template <bool kDigits>
-inline void MultiplyRows(const uint8_t* packed, const uint8_t* scales, int num_rows, int64_t ahead,
-                         int64_t cols, const ByteSlot& x, float* sums) {
-  using S = Avx512Vnni;
-  const uint8_t* rows[16];
-  for (int r = 0; r < 16; ++r) rows[r] = packed + (r < num_rows ? r : num_rows - 1) * (cols / 2);
-  __m512 total = _mm512_setzero_ps();
-  for (int64_t c = 0; c < cols; c += 128) {
-    for (int line = 0; line < 16; ++line) S::Prefetch(packed + ahead + 8 * c + 64 * line);
-    const RowDigits first(x.first + c);
-    const RowDigits second(kDigits ? x.second + c : x.first + c);
-    __m512i dots[4];
-    RowSums<kDigits>(rows, c / 2, first, second, dots);
-    alignas(64) float scale[4 * 16];
-    S::PackScales(scales + c / kFp4Group, cols / kFp4Group, num_rows, scale);
-    __m512i rest[4];
-    const int64_t group = c / kFp4Group;
-    uint32_t thirds = 0;
-    if constexpr (kDigits) {
-      __builtin_memcpy(&thirds, x.has_third + group, sizeof(thirds));
-      if (__builtin_expect(thirds != 0, 0)) {
-        const RowDigits third(x.third + c);
-        RowSums<false>(rows, c / 2, third, third, rest);
-      }
-    }
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      const __m512 weights = _mm512_load_ps(scale + 16 * j);
-      const __m512i dot = _mm512_add_epi32(dots[j], _mm512_set1_epi32(x.bias[group + j]));
-      total =
-          S::MulAdd(S::Mul(S::ToFloat(dot), weights), _mm512_set1_ps(x.scale[group + j]), total);
-      if (!kDigits || (thirds >> (8 * j) & 0xFF) == 0) continue;
-      const __m512i small = _mm512_add_epi32(rest[j], _mm512_set1_epi32(x.third_bias[group + j]));
-      total = S::MulAdd(S::Mul(S::ToFloat(small), weights),
-                        _mm512_set1_ps(x.scale[group + j] * 0.125f), total);
-    }
+inline void MultiplySomeRows(const uint8_t* packed, const uint8_t* scales, int num_rows,
+                             int64_t ahead, const ByteInputs& x, float* sums, int64_t stride) {
+  switch (x.n) {
+    case 1:
+      return MultiplyRows<kDigits, 1>(packed, scales, num_rows, ahead, x, sums, stride);
+    case 2:
+      return MultiplyRows<kDigits, 2>(packed, scales, num_rows, ahead, x, sums, stride);
+    case 3:
+      return MultiplyRows<kDigits, 3>(packed, scales, num_rows, ahead, x, sums, stride);
+    default:
+      return MultiplyRows<kDigits, 4>(packed, scales, num_rows, ahead, x, sums, stride);
   }
-  _mm512_storeu_ps(sums, total);
 }
 
 void MultiplyFp4Rows(const uint8_t* packed, const uint8_t* scales, int num_rows, int64_t ahead,
-                     const ByteInputs& x, float* sums) {
-  const ByteSlot slot = SlotAt(const_cast<void*>(x.slots[0]), x.cols);
+                     const ByteInputs& x, float* sums, int64_t stride) {
   if (x.digits) {
-    MultiplyRows<true>(packed, scales, num_rows, ahead, x.cols, slot, sums);
+    MultiplySomeRows<true>(packed, scales, num_rows, ahead, x, sums, stride);
   } else {
-    MultiplyRows<false>(packed, scales, num_rows, ahead, x.cols, slot, sums);
+    MultiplySomeRows<false>(packed, scales, num_rows, ahead, x, sums, stride);
   }
 }
 
 }  // namespace
 
-constinit const ByteKernels kByteKernelsAvx512Vnni = {16, &PackFp4<Avx512Vnni>, &MultiplyFp4Rows,
-                                                      &MultiplyFp4<Avx512Vnni>,
-                                                      &MultiplyInt8<Avx512Vnni>};
+constinit const ByteKernels kByteKernelsAvx512Vnni = {
+    16,         &PackFp4<Avx512Vnni>,     &MultiplyFp4Rows,
+    kMaxDirect, &MultiplyFp4<Avx512Vnni>, &MultiplyInt8<Avx512Vnni>};
 
 }  // namespace fathom::cpu

@@ -102,7 +102,10 @@ inline void MultiplyTile(const PanelPair& w, const ByteInputs& x, int64_t first_
       }
     }
     V acc[2][kT];
-    for (int t = 0; t < kT; ++t) acc[0][t] = acc[1][t] = S::Zero();
+    for (int t = 0; t < kT; ++t) {
+      // Sums of two digits are shifted first.
+      acc[0][t] = acc[1][t] = kDigits ? S::Zero() : S::Broadcast(slots[t] + bias_at + 4 * at);
+    }
     const auto add = [&](int64_t offset) __attribute__((always_inline)) {
       for (int k = 0; k < kPieces; ++k) {
         const V a = S::Load(w0 + 4 * kL * k);
@@ -128,12 +131,14 @@ inline void MultiplyTile(const PanelPair& w, const ByteInputs& x, int64_t first_
     const F scale1 = S::LoadF(w.scales[1] + g * kL);
     unsigned thirds = 0;
     for (int t = 0; t < kT; ++t) {
-      const V bias = S::Broadcast(slots[t] + bias_at + 4 * at);
+      if (kDigits) {
+        const V bias = S::Broadcast(slots[t] + bias_at + 4 * at);
+        acc[0][t] = S::Add(acc[0][t], bias);
+        acc[1][t] = S::Add(acc[1][t], bias);
+      }
       const F scale = S::BroadcastF(slots[t] + scale_at + 4 * at);
-      total[0][t] =
-          S::MulAdd(S::Mul(S::ToFloat(S::Add(acc[0][t], bias)), scale0), scale, total[0][t]);
-      total[1][t] =
-          S::MulAdd(S::Mul(S::ToFloat(S::Add(acc[1][t], bias)), scale1), scale, total[1][t]);
+      total[0][t] = S::MulAdd(S::Mul(S::ToFloat(acc[0][t]), scale0), scale, total[0][t]);
+      total[1][t] = S::MulAdd(S::Mul(S::ToFloat(acc[1][t]), scale1), scale, total[1][t]);
       if (kDigits) thirds |= static_cast<unsigned>(slots[t][flags_at + at]) << t;
     }
     if (!kDigits || thirds == 0) continue;
@@ -193,7 +198,7 @@ void MultiplyInt8(const PanelPair& w, const ByteInputs& x, int64_t first_group, 
 
 template <typename S>
 constexpr ByteKernels MakeByteKernels() {
-  return {S::kLanes, &PackFp4<S>, nullptr, &MultiplyFp4<S>, &MultiplyInt8<S>};
+  return {S::kLanes, &PackFp4<S>, nullptr, 0, &MultiplyFp4<S>, &MultiplyInt8<S>};
 }
 
 }  // namespace

@@ -84,10 +84,12 @@ struct ByteKernels {
   void (*pack_fp4)(const uint8_t* packed, const uint8_t* scales, int64_t cols, int num_rows,
                    int64_t begin, int64_t count, int64_t ahead, uint8_t* out, float* out_scales);
 
-  // The same sums of `num_rows` <= 16 stored rows times the one input, over all columns: sums[r]
-  // for r < 16 are overwritten. Null where the panels' way is the best there is.
+  // The same sums of `num_rows` <= 16 stored rows times up to `direct_inputs` inputs, over all
+  // columns: sums[i * stride + r] for r < 16 are overwritten. Asks for rows ahead as pack_fp4 does.
+  // Null and 0 where the panels' way is the best there is.
   void (*multiply_fp4_rows)(const uint8_t* packed, const uint8_t* scales, int num_rows,
-                            int64_t ahead, const ByteInputs& x, float* sums);
+                            int64_t ahead, const ByteInputs& x, float* sums, int64_t stride);
+  int direct_inputs = 0;
 
   // sums[i * stride + p * lanes + l] += row l of panel p times x[i], over `groups` groups, which
   // are those of the rows from `first_group` on. stride >= 2 * lanes.

@@ -225,16 +225,27 @@ TEST(ByteKernels, Fp4SumsAreThoseOfIntegersOnEveryLevel) {
         const ByteKernels& kernels = cpu::ChosenByteKernels();
         if (kernels.multiply_fp4_rows == nullptr) return;
         for (size_t i = 0; i < x.size(); ++i) {
+          // This input and those behind it.
+          const int most = std::min(static_cast<int>(x.size() - i), kernels.direct_inputs);
+          std::vector<const void*> slots;
+          for (size_t t = i; t < i + static_cast<size_t>(most); ++t) {
+            slots.push_back(x[t].memory.data());
+          }
           for (int row = 0; row < num_rows; row += 16) {
             const int count = std::min(16, num_rows - row);
-            const void* slot = x[i].memory.data();
-            float sums[16];
-            kernels.multiply_fp4_rows(w.data.data() + row * cols / 2,
-                                      w.scale.data() + row * cols / cpu::kFp4Group, count, 0,
-                                      {&slot, 1, cols, digits}, sums);
-            for (int r = 0; r < count; ++r) {
-              ASSERT_EQ(sums[r],
-                        want[i * static_cast<size_t>(num_rows) + static_cast<size_t>(row + r)]);
+            constexpr int kStride = 20;
+            std::vector<float> sums(static_cast<size_t>(most * kStride));
+            for (int some = 1; some <= most; ++some) {
+              kernels.multiply_fp4_rows(w.data.data() + row * cols / 2,
+                                        w.scale.data() + row * cols / cpu::kFp4Group, count, 0,
+                                        {slots.data(), some, cols, digits}, sums.data(), kStride);
+              for (int t = 0; t < some; ++t) {
+                for (int r = 0; r < count; ++r) {
+                  ASSERT_EQ(sums[static_cast<size_t>(t * kStride + r)],
+                            want[(i + static_cast<size_t>(t)) * static_cast<size_t>(num_rows) +
+                                 static_cast<size_t>(row + r)]);
+                }
+              }
             }
           }
         }
