@@ -17,6 +17,7 @@ namespace {
 constexpr int kMostRuns = 20'000;
 
 Status CheckOptions(const ModelConfig& config, const OpsBenchOptions& o) {
+  if (o.cpu.int8_dense) return InvalidArgument("weights that come in turn have no int8 copies");
   const std::vector<std::string> names = OperationNames();
   for (const std::string& name : o.only) {
     if (std::find(names.begin(), names.end(), name) != names.end()) continue;
@@ -77,7 +78,7 @@ Result<Report> BenchOps(const ModelConfig& config, const OpsBenchOptions& o) {
   ThreadPool pool(threads);
   WeightMemory weights(pool, o.memory_bytes);
   FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
-                          MakeBackend(o.backend, Numerics::kOfficial, o.num_threads));
+                          MakeBackend(o.backend, Numerics::kOfficial, o.num_threads, o.cpu));
   FATHOM_RETURN_IF_ERROR(backend->Prepare(BackendLimitsFor(config, most, o.context + most)));
 
   Report report;
@@ -87,6 +88,7 @@ Result<Report> BenchOps(const ModelConfig& config, const OpsBenchOptions& o) {
       report.conditions.end(),
       {{"backend", o.backend},
        {"threads", int64_t{threads}},
+       {"fp4_inputs", std::string(o.cpu.int8_activations ? "int8" : "official")},
        {"context_tokens", o.context},
        {"weights", std::string("random, taken in turn from a ring of each format")},
        {"weight_ring_bytes", weights.ring_bytes()},

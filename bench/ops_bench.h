@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cpu/cpu_options.h"
 #include "base/status.h"
 #include "bench/report.h"
 #include "checkpoint/config.h"
@@ -21,6 +22,7 @@ std::vector<std::string> OperationNames();
 struct OpsBenchOptions {
   std::string backend = "cpu";
   int num_threads = 0;                   // 0: DefaultThreadCount()
+  CpuOptions cpu;                        // int8_dense is not for weights that come in turn
   std::vector<int> rows = {1, 16, 512};  // tokens of the step
   std::vector<std::string> only;         // operations (OperationNames); empty: all
   // Tokens in front of the step. 8191: the first row ends a compression window of either ratio.

@@ -274,6 +274,7 @@ void AddOps(CLI::App& bench, Action& action) {
   struct Options {
     std::string shapes = "flash";
     std::string isa = "auto";
+    std::string activations = "official";
     bench::OpsBenchOptions bench;
     bool json = false;
   };
@@ -286,6 +287,7 @@ void AddOps(CLI::App& bench, Action& action) {
                    "in the local Hugging Face cache. Weights are not read")
       ->capture_default_str();
   AddComputeOptions(*command, o->bench.backend, o->bench.num_threads, o->isa);
+  AddActivationsOption(*command, o->activations);
   AddCounts(*command, "--rows", o->bench.rows, 65'536, "Tokens of the step, all of one sequence");
   command->add_option("--only", o->bench.only, "Operations (default: all)")
       ->delimiter(',')
@@ -304,6 +306,7 @@ void AddOps(CLI::App& bench, Action& action) {
       const Result<ModelConfig> config = ReadConfig(o->shapes);
       if (!config.ok()) return Fail(config.status());
       if (const Status status = UseIsa(o->isa); !status.ok()) return Fail(status);
+      o->bench.cpu.int8_activations = o->activations == "int8";
       return Print(Named(BenchOps(*config, o->bench), o->shapes), o->json);
     };
   });

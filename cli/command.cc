@@ -52,14 +52,18 @@ Status UseIsa(const std::string& isa) {
   return status.ok() ? status : InvalidArgument("--cpu-isa: " + std::string(status.message()));
 }
 
-void AddBackendOptions(CLI::App& command, ModelOptions& o) {
-  AddComputeOptions(command, o.backend, o.num_threads, o.cpu_isa);
+void AddActivationsOption(CLI::App& command, std::string& activations) {
   command
-      .add_option("--cpu-activations", o.cpu_activations,
+      .add_option("--cpu-activations", activations,
                   "Inputs of FP4 experts: official (e4m3), or int8: faster, not the official "
                   "rounding")
       ->check(CLI::IsMember({"official", "int8"}))
       ->capture_default_str();
+}
+
+void AddBackendOptions(CLI::App& command, ModelOptions& o) {
+  AddComputeOptions(command, o.backend, o.num_threads, o.cpu_isa);
+  AddActivationsOption(command, o.cpu_activations);
   command
       .add_option("--cpu-dense", o.cpu_dense,
                   "fp8 matrices: stored, or int8: a lossy copy, faster, needs their memory twice")

@@ -64,6 +64,8 @@ struct ModelOptions {
 void AddModelOption(CLI::App& command, std::string& model);
 // --backend, --threads, --cpu-isa.
 void AddComputeOptions(CLI::App& command, std::string& backend, int& num_threads, std::string& isa);
+// --cpu-activations.
+void AddActivationsOption(CLI::App& command, std::string& activations);
 // Makes the process compute with that instruction set ("auto": the best one).
 Status UseIsa(const std::string& isa);
 // Those, --cpu-activations, --cpu-dense, --numa, --weights and --max-num-batched-tokens.

@@ -257,6 +257,9 @@ TEST(Bench, WhatCannotBeMeasuredIsRefused) {
   expect({"ops", "--rows", "65536"}, kFailed, "--rows");
   expect({"ops", "--backend", "gpu"}, kUsage, "--backend");
   expect({"ops", "--cpu-isa", "avx9000"}, kFailed, "--cpu-isa");
+  expect({"ops", "--cpu-activations", "int4"}, kUsage, "--cpu-activations");
+  expect({"ops", "--cpu-activations", "int8", "--backend", "reference"}, kFailed,
+         "--cpu-activations");
   expect({"streams", "--prompt-tokens", "1M"}, kFailed, "positions");
   expect({"streams", "--streams", "600", "--prompt-tokens", "1", "--output-tokens", "2"}, kFailed,
          "max-num-seqs 600");
