@@ -3,7 +3,10 @@
 // The model calls these in a fixed order (model/model.cc) and never asks which backend it has.
 // Each operation's contract is in its header under backend/ops/; the public methods check the
 // arguments and call the backend's own DoX. Operations of one backend are called by one thread at a
-// time. All backends in tree compute on host memory today; TensorViews point into it.
+// time. TensorViews, WeightViews and pages point into memory that the backend's device reads
+// (memory()); spans, plans and tables of experts are the host's and may go when the operation
+// returns. A backend with a device of its own may return before the work is done: results are there
+// after Synchronize().
 #pragma once
 
 #include <atomic>
@@ -11,6 +14,7 @@
 #include <memory>
 #include <string_view>
 
+#include "backend/device_memory.h"
 #include "backend/numerics.h"
 #include "backend/ops/compress_insert.h"
 #include "backend/ops/embed_expand.h"
@@ -60,6 +64,21 @@ class Backend {
   // Called once, before the first operation. kOutOfMemory when the scratch cannot be had.
   virtual Status Prepare(const BackendLimits& limits) = 0;
 
+  // Memory that this backend's operations read and write.
+  [[nodiscard]] virtual DeviceMemory& memory() { return host_memory_; }
+
+  // Operations that are given this very plan may use what is copied of it here: it stays as it is
+  // until the next call. Those given another one, or called without this, copy it themselves.
+  virtual Status BeginStep(const StepPlan& plan) {
+    static_cast<void>(plan);
+    return OkStatus();
+  }
+
+  // Waits until all work is done. Errors that came to light on the device since the last call, the
+  // first of them: bad values in device memory get the code that the operation names for them,
+  // faults get kInternal and stay.
+  virtual Status Synchronize() { return OkStatus(); }
+
   // Told once of every dense matrix of the layers (projections and shared experts), before the
   // first operation; a backend may keep a copy in a form of its own.
   virtual Status AddWeight(const WeightView& weight) {
@@ -99,13 +118,15 @@ class Backend {
   virtual Status DoHead(const HeadArgs& args) = 0;
 
   // For operations that store entries; from any of the backend's threads.
-  void CountInexactEntry() {
+  void CountInexactEntries(int64_t n) {
     // Relaxed: a count for reports orders nothing.
-    num_inexact_entries_.fetch_add(1, std::memory_order_relaxed);
+    num_inexact_entries_.fetch_add(n, std::memory_order_relaxed);
   }
+  void CountInexactEntry() { CountInexactEntries(1); }
 
  private:
   Numerics numerics_;
+  HostDeviceMemory host_memory_;
   std::atomic<int64_t> num_inexact_entries_{0};
 };
 

@@ -143,13 +143,13 @@ struct EntryRef {
 };
 
 // Whether the table has a block for this entry. Sequences begin at entry 0.
-inline bool HasBlock(const PageView& view, const BlockTable& table, int64_t entry) {
+constexpr bool HasBlock(const PageView& view, const BlockTable& table, int64_t entry) {
   const int64_t index = entry / view.format.entries_per_page - table.first;
   return entry >= 0 && index >= 0 && index < table.num_blocks && table.blocks[index] != kNoBlock;
 }
 
 // Only for entries that have a block.
-inline EntryRef Locate(const PageView& view, const BlockTable& table, int64_t entry) {
+constexpr EntryRef Locate(const PageView& view, const BlockTable& table, int64_t entry) {
   const int64_t number = table.blocks[entry / view.format.entries_per_page - table.first];
   return {view.base + number * view.block_stride,
           static_cast<int>(entry % view.format.entries_per_page)};

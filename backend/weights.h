@@ -22,9 +22,11 @@ struct WeightView {
   int rows = 0;  // outputs
   int cols = 0;  // inputs
 
-  [[nodiscard]] bool empty() const { return data == nullptr; }
+  [[nodiscard]] constexpr bool empty() const { return data == nullptr; }
   // True for the formats whose inputs the official code rounds to e4m3 in groups of 128.
-  [[nodiscard]] bool quantised() const { return dtype == DType::kF8E4M3 || dtype == DType::kI8; }
+  [[nodiscard]] constexpr bool quantised() const {
+    return dtype == DType::kF8E4M3 || dtype == DType::kI8;
+  }
 };
 
 // Bytes of the values, and of the scales, of a matrix in a format that WeightView has.

@@ -25,6 +25,7 @@ struct Item {
 }  // namespace
 
 Status CpuBackend::DoMoe(const MoeArgs& args) {
+  FATHOM_RETURN_IF_ERROR(CheckExpertIds(args));
   const int64_t n = args.x.dim(0);
   const int64_t k = args.experts.dim(1);
   const int64_t dim = args.x.dim(1);

@@ -13,7 +13,8 @@ class HcPost : public OpTest {
   // One token, two copies of one channel.
   std::vector<float> Post(std::vector<float> copies, float out, std::vector<float> post,
                           std::vector<float> comb) {
-    const Status status = backend().HcPost({.out = {&out, 1, 1},
+    const std::vector<float> out_row = {out};
+    const Status status = backend().HcPost({.out = {out_row.data(), 1, 1},
                                             .post = {post.data(), 1, 2},
                                             .comb = {comb.data(), 1, 2, 2},
                                             .hc = {copies.data(), 1, 2, 1}});

@@ -27,4 +27,8 @@ struct MoeArgs {
 
 Status Check(const MoeArgs& args);
 
+// Whether the chosen ids are ones, for backends whose memory the host reads. An id that is none is
+// kInvalidArgument, and nothing is computed for its token.
+Status CheckExpertIds(const MoeArgs& args);
+
 }  // namespace fathom

@@ -218,6 +218,8 @@ class TestWeight {
   [[nodiscard]] int cols() const { return cols_; }
   std::vector<uint8_t>& scale() { return scale_; }
   std::vector<uint8_t>& data() { return data_; }
+  [[nodiscard]] const std::vector<uint8_t>& scale() const { return scale_; }
+  [[nodiscard]] const std::vector<uint8_t>& data() const { return data_; }
 
   // W x, in double.
   [[nodiscard]] Doubles Times(const Doubles& x) const {

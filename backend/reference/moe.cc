@@ -42,6 +42,7 @@ std::vector<float> Expert(Numerics numerics, std::span<const float> x, const Exp
 }  // namespace
 
 Status ReferenceBackend::DoMoe(const MoeArgs& args) {
+  FATHOM_RETURN_IF_ERROR(CheckExpertIds(args));
   const auto k = static_cast<size_t>(args.experts.dim(1));
   for (int64_t i = 0; i < args.x.dim(0); ++i) {
     std::vector<float> sum(static_cast<size_t>(args.x.dim(1)), 0.0f);
