@@ -15,6 +15,7 @@ set(FATHOM_MAY_USE_grammar base tokenizer chat)
 set(FATHOM_MAY_USE_backend base)
 set(FATHOM_MAY_USE_backend_reference base backend)
 set(FATHOM_MAY_USE_backend_cpu base backend)
+set(FATHOM_MAY_USE_backend_cuda base backend)
 set(FATHOM_MAY_USE_model base checkpoint backend)
 set(FATHOM_MAY_USE_cache base backend)
 set(FATHOM_MAY_USE_engine base checkpoint backend backend_reference backend_cpu cache model)
@@ -27,13 +28,20 @@ set(FATHOM_MAY_USE_server base tokenizer chat grammar engine http)
 set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
 
 add_library(fathom_options INTERFACE)
-target_compile_options(fathom_options INTERFACE
-  -Wall -Wextra -Wshadow -Wconversion -Werror -fno-math-errno -ffp-contract=off
+set(FATHOM_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Werror
   # gcc 12's flow warnings see overlaps and overruns in inlined std::string and std::vector code that are
   # none (gcc bugs 105651, 107852); clang and the sanitizers watch over the same mistakes.
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict -Wno-array-bounds -Wno-stringop-overflow>)
-# clang builds the fuzzers only; gcc is the one whose warnings are errors.
-target_compile_options(fathom_options INTERFACE $<$<CXX_COMPILER_ID:Clang>:-Wno-error>)
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict -Wno-array-bounds -Wno-stringop-overflow>
+  # clang builds the fuzzers only; gcc is the one whose warnings are errors.
+  $<$<CXX_COMPILER_ID:Clang>:-Wno-error>)
+target_compile_options(fathom_options INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:${FATHOM_WARNINGS};-fno-math-errno;-ffp-contract=off>")
+if(FATHOM_CUDA)
+  # -fmad=false: a product is rounded before it is added unless the code says fma, as on the host. nvcc's
+  # generated host code is left out of -Wconversion and -Wshadow; its own checks cover ours.
+  target_compile_options(fathom_options INTERFACE
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-fmad=false;--expt-relaxed-constexpr;-Xcompiler=-Wall,-Wextra,-Werror,-ffp-contract=off>")
+endif()
 if(FATHOM_SANITIZE)
   target_compile_options(fathom_options INTERFACE
     -fsanitize=${FATHOM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all

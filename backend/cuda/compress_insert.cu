@@ -1,0 +1,195 @@
+// See backend/ops/compress_insert.h for the contract.
+#include <cmath>
+
+#include "backend/cuda/page_codec.cuh"
+#include "backend/cuda/rows.cuh"
+#include "backend/cuda/state.h"
+
+namespace fathom {
+namespace cuda {
+namespace {
+
+// The args as the device sees them.
+struct CompressRows {
+  const float* kv;
+  const float* score;
+  const float* ape;
+  const float* norm_weight;
+  const float* anchor_cos_sin;
+  float norm_eps;
+  int ratio;
+  int width;
+  int coff_width;
+  int pairs;
+  bool index_side;
+  DevicePlan plan;
+  PageView state;
+  PageView out;
+  const BlockTable* state_tables;
+  const BlockTable* out_tables;
+};
+
+// An entry that ends in this step; the i-th has the i-th row of anchor_cos_sin.
+struct EndingEntry {
+  int32_t sequence;
+  int32_t entry;
+};
+
+__device__ float ScoreOfRow(const CompressRows& a, int64_t row, Position position, int channel) {
+  return a.score[row * a.coff_width + channel] +
+         a.ape[int64_t{position % a.ratio} * a.coff_width + channel];
+}
+
+// A block per row of the step: [K | S + ape], where the table has a block for it.
+__global__ void __launch_bounds__(kBlock) StateRowKernel(CompressRows a) {
+  const int64_t row = blockIdx.x;
+  const RowOfStep where = a.plan.rows[row];
+  if (where.sequence < 0) return;
+  const BlockTable& table = a.state_tables[where.sequence];
+  if (!HasBlock(a.state, table, where.position)) return;
+  std::byte* out = EntryValues(a.state.format, Locate(a.state, table, where.position));
+  for (int c = static_cast<int>(threadIdx.x); c < a.coff_width; c += kBlock) {
+    StoreF32(out + 4 * c, a.kv[row * a.coff_width + c]);
+    StoreF32(out + 4 * (a.coff_width + c), ScoreOfRow(a, row, where.position, c));
+  }
+}
+
+// Where the K value and the score of one item of a window are, for one channel.
+struct Item {
+  float k;
+  float score;
+};
+
+// Items of an entry, ascending in position: of ratio 4 the window before contributes its first
+// half; entry 0 has none, which is the same as scores of -inf.
+struct Window {
+  const CompressRows& a;
+  const SequenceRows& rows;
+  const BlockTable& table;
+  int entry;
+
+  [[nodiscard]] __device__ int before() const { return a.ratio == 4 && entry > 0 ? 4 : 0; }
+  [[nodiscard]] __device__ int size() const { return before() + a.ratio; }
+  [[nodiscard]] __device__ Item At(int item, int c) const {
+    const Position position = FirstRowOfEntry(entry, a.ratio) + item;
+    const int channel = item < before() ? c : a.coff_width - a.width + c;
+    if (position >= rows.start) {
+      const int64_t row = rows.first_row + (position - rows.start);
+      return {a.kv[row * a.coff_width + channel], ScoreOfRow(a, row, position, channel)};
+    }
+    const std::byte* stored = EntryValues(a.state.format, Locate(a.state, table, position));
+    return {LoadF32(stored + 4 * channel), LoadF32(stored + 4 * (a.coff_width + channel))};
+  }
+};
+
+// In double, rounded once: the entries that the host stores.
+__device__ float ExpOnce(float x) { return static_cast<float>(exp(static_cast<double>(x))); }
+
+// Softmax over the items' scores and weighted sum of their K values, one channel.
+__device__ float Pool(const Window& window, int c) {
+  float max = -INFINITY;
+  for (int i = 0; i < window.size(); ++i) max = fmaxf(max, window.At(i, c).score);
+  float den = 0.0f;
+  for (int i = 0; i < window.size(); ++i) den += ExpOnce(window.At(i, c).score - max);
+  float sum = 0.0f;
+  for (int i = 0; i < window.size(); ++i) {
+    const Item item = window.At(i, c);
+    sum += item.k * (ExpOnce(item.score - max) / den);
+  }
+  return sum;
+}
+
+// A block per ending entry.
+__global__ void __launch_bounds__(kBlock)
+    EntryKernel(CompressRows a, const EndingEntry* entries, unsigned long long* inexact) {
+  extern __shared__ double work[];  // [width], then as many floats
+  __shared__ double sums[kWarps];
+  __shared__ float group[kE2m1Group];
+  auto* entry = reinterpret_cast<float*>(work + a.width);
+  const EndingEntry where = entries[blockIdx.x];
+  const int thread = static_cast<int>(threadIdx.x);
+  const Window window = {a, a.plan.sequences[where.sequence], a.state_tables[where.sequence],
+                         where.entry};
+  double squares = 0.0;
+  for (int c = thread; c < a.width; c += kBlock) {
+    entry[c] = RoundBf16(Pool(window, c));
+    squares += static_cast<double>(entry[c]) * static_cast<double>(entry[c]);
+  }
+  const float inverse = InverseRms(BlockSum(squares, sums), a.width, a.norm_eps);
+  for (int c = thread; c < a.width; c += kBlock) {
+    entry[c] = RoundBf16(a.norm_weight[c] * (entry[c] * inverse));
+  }
+  __syncthreads();
+  for (int k = thread; k < a.pairs; k += kBlock) {
+    RotatePair(entry + a.width - 2 * a.pairs + 2 * k,
+               a.anchor_cos_sin + (int64_t{blockIdx.x} * a.pairs + k) * 2, 1.0f);
+  }
+  __syncthreads();
+  const EntryRef ref = Locate(a.out, a.out_tables[where.sequence], where.entry);
+  if (!a.index_side) {
+    StoreKvEntry(a.out.format, ref, entry);
+    return;
+  }
+  Hadamard(entry, work, a.width);
+  if (WarpIndex() != 0) return;
+  const bool exact = StoreIndexKey(a.out.format, ref, entry, group);
+  if (!exact && Lane() == 0) atomicAdd(inexact, 1ULL);
+}
+
+}  // namespace
+}  // namespace cuda
+
+Status CudaBackend::DoCompressInsert(const CompressInsertArgs& args) {
+  State& state = *state_;
+  FATHOM_RETURN_IF_ERROR(state.Enter());
+  const int64_t n = args.kv_rows.dim(0);
+  const auto width = static_cast<int>(args.norm_weight.dim(0));
+  FATHOM_RETURN_IF_ERROR(State::Fits("compress_insert: rows", n, state.limits.max_rows));
+  FATHOM_RETURN_IF_ERROR(State::Fits("compress_insert: width", width, state.limits.max_head_dim));
+  if (args.index_side && (width & (width - 1)) != 0) {
+    return InvalidArgument("compress_insert: index keys of " + std::to_string(width) +
+                           " channels: a power of two is needed");
+  }
+  if (n == 0) return OkStatus();
+  FATHOM_ASSIGN_OR_RETURN(const cuda::DevicePlan plan, state.Plan(args.plan));
+  const cuda::CompressRows rows = {args.kv_rows.data(),
+                                   args.score_rows.data(),
+                                   args.ape.data(),
+                                   args.norm_weight.data(),
+                                   args.anchor_cos_sin.data(),
+                                   args.norm_eps,
+                                   args.ratio,
+                                   width,
+                                   static_cast<int>(args.kv_rows.dim(1)),
+                                   static_cast<int>(args.anchor_cos_sin.dim(1)),
+                                   args.index_side,
+                                   plan,
+                                   args.state,
+                                   args.out,
+                                   plan.TablesFor(args.state_kind),
+                                   plan.TablesFor(args.out_kind)};
+  cuda::StateRowKernel<<<static_cast<unsigned>(n), cuda::kBlock, 0, state.stream>>>(rows);
+  FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("compress_insert: rows"));
+
+  const int64_t num_entries = args.anchor_cos_sin.dim(0);
+  if (num_entries == 0) return OkStatus();
+  FATHOM_ASSIGN_OR_RETURN(
+      const cuda::StagingRing::Place place,
+      state.operands.Reserve(num_entries * static_cast<int64_t>(sizeof(cuda::EndingEntry))));
+  auto* entry = reinterpret_cast<cuda::EndingEntry*>(place.host);
+  for (size_t s = 0; s < args.plan->sequences.size(); ++s) {
+    const EndingEntries ending = EntriesEnding(args.plan->sequences[s], args.ratio);
+    for (int j = 0; j < ending.count; ++j) {
+      *entry++ = {static_cast<int32_t>(s), ending.first + j};
+    }
+  }
+  FATHOM_RETURN_IF_ERROR(state.operands.Send(place));
+  cuda::
+      EntryKernel<<<static_cast<unsigned>(num_entries), cuda::kBlock,
+                    static_cast<size_t>(width) * (sizeof(double) + sizeof(float)), state.stream>>>(
+          rows, reinterpret_cast<const cuda::EndingEntry*>(place.device),
+          &state.report->inexact_entries);
+  return cuda::LaunchStatus("compress_insert: entries");
+}
+
+}  // namespace fathom

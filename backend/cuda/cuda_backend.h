@@ -1,0 +1,65 @@
+// CudaBackend: every operation on one NVIDIA GPU, for any geometry, in official numerics.
+//
+// Kernels run on a stream of the backend's own; operations launch and return. What they read on
+// the host (plans, token ids, tables of experts) is copied through pinned memory of fixed size
+// first; when the device is more than that behind, an operation waits for it. Sums have orders that
+// depend on the shapes of one token's work alone, and no kernel adds floats atomically: a token's
+// bits depend on neither its neighbours nor the run. They differ from the reference's by the order
+// of fp32 sums; what is rounded to few bits behind them is the same arithmetic.
+// Single-threaded like every Backend. This header needs no CUDA.
+#pragma once
+
+#include <memory>
+
+#include "backend/backend.h"
+
+namespace fathom {
+
+struct CudaOptions {
+  int device = 0;  // as the CUDA runtime counts
+  // Pinned bytes for the host's operands of operations, and for plans given to BeginStep. Half of
+  // each is in use while the other half's copies are under way; an operand or plan must fit in a
+  // half.
+  int64_t operand_bytes = int64_t{16} << 20;
+  int64_t plan_bytes = int64_t{16} << 20;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  // kUnavailable without driver or device; kUnimplemented for GPUs other than Hopper's, naming
+  // them, and for exact numerics.
+  static Result<std::unique_ptr<CudaBackend>> Create(Numerics numerics,
+                                                     const CudaOptions& options = {});
+  ~CudaBackend() override;
+
+  [[nodiscard]] std::string_view name() const override { return "cuda"; }
+  [[nodiscard]] DeviceMemory& memory() override;
+  // Operations on more than these limits get kInvalidArgument.
+  Status Prepare(const BackendLimits& limits) override;
+  Status BeginStep(const StepPlan& plan) override;
+  Status Synchronize() override;
+
+ protected:
+  Status DoEmbedExpand(const EmbedExpandArgs& args) override;
+  Status DoHcPreNorm(const HcPreNormArgs& args) override;
+  Status DoHcPost(const HcPostArgs& args) override;
+  Status DoRmsNorm(const RmsNormArgs& args) override;
+  Status DoLinear(const LinearArgs& args) override;
+  Status DoRopeTable(const RopeTableArgs& args) override;
+  Status DoQNormRopeKvInsert(const QNormRopeKvInsertArgs& args) override;
+  Status DoCompressInsert(const CompressInsertArgs& args) override;
+  Status DoIndexerTopk(const IndexerTopkArgs& args) override;
+  Status DoSparseAttention(const SparseAttentionArgs& args) override;
+  Status DoInverseRopeOut(const InverseRopeOutArgs& args) override;
+  Status DoRoute(const RouteArgs& args) override;
+  Status DoMoe(const MoeArgs& args) override;
+  Status DoHead(const HeadArgs& args) override;
+
+ private:
+  struct State;
+  explicit CudaBackend(std::unique_ptr<State> state);
+
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace fathom

@@ -1,0 +1,55 @@
+#include "backend/cuda/memory.h"
+
+#include <string>
+
+#include "backend/cuda/status.h"
+
+namespace fathom::cuda {
+
+Status GpuMemory::CopyIn(std::byte* to, std::span<const std::byte> from) {
+  if (from.empty()) return OkStatus();
+  FATHOM_CUDA(cudaSetDevice(device_));
+  FATHOM_CUDA(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyDefault, stream_));
+  FATHOM_CUDA(cudaStreamSynchronize(stream_));
+  return OkStatus();
+}
+
+Status GpuMemory::CopyOut(std::span<std::byte> to, const std::byte* from) {
+  if (to.empty()) return OkStatus();
+  FATHOM_CUDA(cudaSetDevice(device_));
+  FATHOM_CUDA(cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDefault, stream_));
+  FATHOM_CUDA(cudaStreamSynchronize(stream_));
+  return OkStatus();
+}
+
+Result<std::byte*> GpuMemory::AllocateBytes(int64_t bytes) {
+  FATHOM_CUDA(cudaSetDevice(device_));
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
+  if (error != cudaSuccess) {
+    const std::string what =
+        "GPU " + std::to_string(device_) + ": memory of " + std::to_string(bytes) + " bytes";
+    return ToStatus(error, what.c_str());
+  }
+  return static_cast<std::byte*>(data);
+}
+
+void GpuMemory::FreeBytes(std::byte* data) {
+  // Nobody could use an error here; a broken device tells it at the next operation.
+  static_cast<void>(cudaSetDevice(device_));
+  static_cast<void>(cudaFree(data));
+}
+
+PinnedBytes::~PinnedBytes() {
+  if (data_ != nullptr) static_cast<void>(cudaFreeHost(data_));
+}
+
+Result<PinnedBytes> PinnedBytes::Create(int64_t bytes) {
+  void* data = nullptr;
+  FATHOM_CUDA(cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocDefault));
+  PinnedBytes pinned;
+  pinned.data_ = static_cast<std::byte*>(data);
+  return pinned;
+}
+
+}  // namespace fathom::cuda

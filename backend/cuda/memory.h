@@ -1,0 +1,47 @@
+// Memory of one GPU: what CudaBackend::memory() hands out. Needs the CUDA runtime.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "backend/device_memory.h"
+
+namespace fathom::cuda {
+
+// Copies go through the stream, so they come after the operations launched on it. Single-threaded.
+class GpuMemory final : public DeviceMemory {
+ public:
+  GpuMemory(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
+
+  Status CopyIn(std::byte* to, std::span<const std::byte> from) override;
+  Status CopyOut(std::span<std::byte> to, const std::byte* from) override;
+
+ protected:
+  Result<std::byte*> AllocateBytes(int64_t bytes) override;
+  void FreeBytes(std::byte* data) override;
+
+ private:
+  int device_;
+  cudaStream_t stream_;
+};
+
+// Page-locked memory of the host. Movable; freed at the end.
+class PinnedBytes {
+ public:
+  PinnedBytes() = default;
+  PinnedBytes(PinnedBytes&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  PinnedBytes& operator=(PinnedBytes&& other) noexcept {
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  PinnedBytes(const PinnedBytes&) = delete;
+  PinnedBytes& operator=(const PinnedBytes&) = delete;
+  ~PinnedBytes();
+  static Result<PinnedBytes> Create(int64_t bytes);
+
+  [[nodiscard]] std::byte* data() const { return data_; }
+
+ private:
+  std::byte* data_ = nullptr;
+};
+
+}  // namespace fathom::cuda

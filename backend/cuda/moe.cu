@@ -1,0 +1,283 @@
+// See backend/ops/moe.h for the contract. An id that is no expert is told by the next Synchronize
+// and adds nothing to its token.
+//
+// Rows are grouped by expert, so that a weight row is decoded once for several of them. Where a row
+// stands in its group depends on the run; what is computed for it does not.
+#include <algorithm>
+
+#include "backend/cuda/hc_mix.cuh"
+#include "backend/cuda/products.cuh"
+#include "backend/cuda/products.h"
+#include "backend/cuda/state.h"
+
+namespace fathom {
+namespace cuda {
+namespace {
+
+// The args as the device sees them, of some rows of the step. `quantised` inputs are null where no
+// expert takes them.
+struct MoeRows {
+  const float* x;  // [n, dim]
+  const float* quantised;
+  const int32_t* ids;            // [n, chosen]
+  const float* weights;          // [n, chosen]
+  const ExpertWeights* experts;  // [num_experts], then the shared one
+  int n;
+  int chosen;
+  int num_experts;
+  int dim;
+  int max_width;  // of any expert: elements of a row of `hidden`
+  float limit;
+  float* out;            // [n, dim]
+  int32_t* begin;        // [num_experts + 2]: items of an expert
+  ExpertItem* items;     // sorted by expert
+  float* hidden;         // by slot
+  uint16_t* expert_out;  // by slot, [dim] bf16
+  DeviceReport* report;
+  int first_row;  // of the step, for the report
+};
+
+constexpr int kGroupThreads = 1024;
+
+// One block: counts, begins and places of the items of every expert; the shared one has all rows.
+__global__ void __launch_bounds__(kGroupThreads) GroupKernel(MoeRows a) {
+  extern __shared__ int32_t counts[];  // [num_experts + 1]
+  const int thread = static_cast<int>(threadIdx.x);
+  const int per_row = a.chosen + 1;
+  const int total = a.n * per_row;
+  const auto expert_of = [&](int slot) {
+    const int place = slot % per_row;
+    if (place == a.chosen) return a.num_experts;
+    const int id = a.ids[slot / per_row * a.chosen + place];
+    return id >= 0 && id < a.num_experts ? id : -1;
+  };
+  for (int e = thread; e <= a.num_experts; e += kGroupThreads) counts[e] = 0;
+  __syncthreads();
+  for (int slot = thread; slot < total; slot += kGroupThreads) {
+    const int expert = expert_of(slot);
+    if (expert >= 0) {
+      atomicAdd(&counts[expert], 1);
+    } else if (atomicCAS(&a.report->finding, DeviceReport::kNone, DeviceReport::kExpertId) ==
+               DeviceReport::kNone) {
+      a.report->token = a.first_row + slot / per_row;
+      a.report->value = a.ids[slot / per_row * a.chosen + slot % per_row];
+      a.report->limit = a.num_experts;
+    }
+  }
+  __syncthreads();
+  if (thread == 0) {
+    int sum = 0;
+    for (int e = 0; e <= a.num_experts; ++e) {
+      a.begin[e] = sum;
+      sum += counts[e];
+      counts[e] = a.begin[e];
+    }
+    a.begin[a.num_experts + 1] = sum;
+  }
+  __syncthreads();
+  for (int slot = thread; slot < total; slot += kGroupThreads) {
+    const int expert = expert_of(slot);
+    if (expert < 0) continue;
+    const int row = slot / per_row;
+    const float weight =
+        expert == a.num_experts ? 1.0f : a.weights[row * a.chosen + slot % per_row];
+    a.items[atomicAdd(&counts[expert], 1)] = {row, slot, weight};
+  }
+}
+
+// A warp per row of w1 and w3 of an expert: h = bf16(silu(gate) * up * weight) of its items.
+__global__ void __launch_bounds__(kBlock) GateUpKernel(MoeRows a) {
+  const auto expert = static_cast<int>(blockIdx.y);
+  const int begin = a.begin[expert];
+  const int end = a.begin[expert + 1];
+  const int row = static_cast<int>(blockIdx.x) * kWarps + WarpIndex();
+  if (begin == end) return;
+  const ExpertWeights& e = a.experts[expert];
+  if (row >= e.w1.rows) return;
+  const float* x1 = e.w1.quantised() ? a.quantised : a.x;
+  for (int first = begin; first < end; first += kInputs) {
+    const int count = min(kInputs, end - first);
+    const float* inputs[kInputs];
+    float gate[kInputs];
+    float up[kInputs];
+#pragma unroll
+    for (int t = 0; t < kInputs; ++t) {
+      inputs[t] = x1 + int64_t{a.items[first + min(t, count - 1)].row} * a.dim;
+    }
+    MultiplyRow(e.w1, row, inputs, count, gate);
+    MultiplyRow(e.w3, row, inputs, count, up);
+#pragma unroll
+    for (int t = 0; t < kInputs; ++t) {
+      if (t >= count || Lane() != t) continue;
+      const ExpertItem item = a.items[first + t];
+      float g = RoundBf16(gate[t]);
+      float u = RoundBf16(up[t]);
+      if (a.limit > 0.0f) {
+        g = fminf(g, a.limit);
+        u = fminf(fmaxf(u, -a.limit), a.limit);
+      }
+      a.hidden[int64_t{item.slot} * a.max_width + row] =
+          RoundBf16(g / (1.0f + expf(-g)) * u * item.weight);
+    }
+  }
+}
+
+// A warp per group of 128 hidden channels of an item: what a quantised w2 takes.
+__global__ void __launch_bounds__(kBlock) QuantiseHiddenKernel(MoeRows a) {
+  const auto i = static_cast<int>(blockIdx.y);
+  if (i >= a.begin[a.num_experts + 1]) return;
+  int expert = 0;  // the last one that begins at or before the item
+  int above = a.num_experts + 1;
+  while (above - expert > 1) {
+    const int middle = (expert + above) / 2;
+    (a.begin[middle] <= i ? expert : above) = middle;
+  }
+  const WeightView& w2 = a.experts[expert].w2;
+  const int group = (static_cast<int>(blockIdx.x) * kWarps + WarpIndex()) * 128;
+  if (!w2.quantised() || group >= w2.cols) return;
+  float* h = a.hidden + int64_t{a.items[i].slot} * a.max_width + group;
+  SimulateE4m3Group(h, 128, h);
+}
+
+// A warp per row of w2 of an expert.
+__global__ void __launch_bounds__(kBlock) DownKernel(MoeRows a) {
+  const auto expert = static_cast<int>(blockIdx.y);
+  const int begin = a.begin[expert];
+  const int end = a.begin[expert + 1];
+  const int row = static_cast<int>(blockIdx.x) * kWarps + WarpIndex();
+  if (begin == end || row >= a.dim) return;
+  const WeightView& w2 = a.experts[expert].w2;
+  for (int first = begin; first < end; first += kInputs) {
+    const int count = min(kInputs, end - first);
+    const float* inputs[kInputs];
+    float y[kInputs];
+#pragma unroll
+    for (int t = 0; t < kInputs; ++t) {
+      inputs[t] = a.hidden + int64_t{a.items[first + min(t, count - 1)].slot} * a.max_width;
+    }
+    MultiplyRow(w2, row, inputs, count, y);
+#pragma unroll
+    for (int t = 0; t < kInputs; ++t) {
+      if (t < count && Lane() == t) {
+        a.expert_out[int64_t{a.items[first + t].slot} * a.dim + row] = ToBf16(y[t]);
+      }
+    }
+  }
+}
+
+// A block per row: its experts by ascending id, then the shared one, summed in fp32.
+__global__ void __launch_bounds__(kBlock) CombineKernel(MoeRows a) {
+  __shared__ int order[kMaxExpertsPerToken];
+  const int64_t row = blockIdx.x;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int32_t* ids = a.ids + row * a.chosen;
+  if (thread < a.chosen) {
+    int place = 0;
+    for (int k = 0; k < a.chosen; ++k) {
+      place += ids[k] < ids[thread] || (ids[k] == ids[thread] && k < thread) ? 1 : 0;
+    }
+    order[place] = thread;
+  }
+  __syncthreads();
+  const uint16_t* slots = a.expert_out + row * (a.chosen + 1) * a.dim;
+  for (int c = thread; c < a.dim; c += kBlock) {
+    float sum = 0.0f;
+    for (int k = 0; k < a.chosen; ++k) {
+      const int32_t id = ids[order[k]];
+      if (id >= 0 && id < a.num_experts) {
+        sum += FromBf16(slots[int64_t{order[k]} * a.dim + c]);
+      }
+    }
+    sum += FromBf16(slots[int64_t{a.chosen} * a.dim + c]);
+    a.out[row * a.dim + c] = RoundBf16(sum);
+  }
+}
+
+unsigned Blocks(int64_t work, int64_t per_block) {
+  return static_cast<unsigned>((work + per_block - 1) / per_block);
+}
+
+}  // namespace
+}  // namespace cuda
+
+Status CudaBackend::DoMoe(const MoeArgs& args) {
+  State& state = *state_;
+  FATHOM_RETURN_IF_ERROR(state.Enter());
+  const int64_t n = args.x.dim(0);
+  const auto dim = static_cast<int>(args.x.dim(1));
+  const auto chosen = static_cast<int>(args.experts.dim(1));
+  const auto num_experts = static_cast<int>(args.routed.size());
+  int width = args.shared.w1.rows;
+  bool quantised = args.shared.w1.quantised();
+  for (const ExpertWeights& e : args.routed) {
+    width = std::max(width, e.w1.rows);
+    quantised = quantised || e.w1.quantised();
+    if (e.w1.quantised() != e.w3.quantised()) {
+      return InvalidArgument("moe: w1 and w3 must take the same input format");
+    }
+  }
+  const BackendLimits& limits = state.limits;
+  FATHOM_RETURN_IF_ERROR(State::Fits("moe: rows", n, limits.max_rows));
+  FATHOM_RETURN_IF_ERROR(State::Fits("moe: columns", dim, limits.max_cols));
+  FATHOM_RETURN_IF_ERROR(State::Fits("moe: experts", num_experts, limits.max_experts));
+  FATHOM_RETURN_IF_ERROR(
+      State::Fits("moe: experts per token", chosen, limits.max_experts_per_token));
+  FATHOM_RETURN_IF_ERROR(State::Fits("moe: experts per token", chosen, kMaxExpertsPerToken));
+  FATHOM_RETURN_IF_ERROR(State::Fits("moe: expert width", width, limits.max_expert_width));
+  if (n == 0) return OkStatus();
+
+  const int64_t table_bytes = args.routed.size_bytes() + static_cast<int64_t>(sizeof(args.shared));
+  FATHOM_ASSIGN_OR_RETURN(const cuda::StagingRing::Place place,
+                          state.operands.Reserve(table_bytes));
+  auto* table = reinterpret_cast<ExpertWeights*>(place.host);
+  *std::copy(args.routed.begin(), args.routed.end(), table) = args.shared;
+  FATHOM_RETURN_IF_ERROR(state.operands.Send(place));
+
+  const cuda::Scratch& scratch = state.scratch;
+  for (int64_t first = 0; first < n; first += scratch.rows) {
+    const auto count = static_cast<int>(std::min<int64_t>(scratch.rows, n - first));
+    const float* x = args.x.data() + first * dim;
+    const cuda::MoeRows rows = {x,
+                                scratch.inputs,
+                                args.experts.data() + first * chosen,
+                                args.weights.data() + first * chosen,
+                                reinterpret_cast<const ExpertWeights*>(place.device),
+                                count,
+                                chosen,
+                                num_experts,
+                                dim,
+                                width,
+                                args.swiglu_limit,
+                                args.out.data() + first * dim,
+                                scratch.expert_begin,
+                                scratch.expert_items,
+                                scratch.hidden,
+                                scratch.expert_out,
+                                state.report,
+                                static_cast<int>(first)};
+    if (quantised) {
+      FATHOM_RETURN_IF_ERROR(
+          cuda::QuantiseRows({x, count, dim}, dim, scratch.inputs, state.stream));
+    }
+    cuda::GroupKernel<<<1, cuda::kGroupThreads,
+                        (static_cast<size_t>(num_experts) + 1) * sizeof(int32_t), state.stream>>>(
+        rows);
+    FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("moe: groups"));
+    const auto experts = static_cast<unsigned>(num_experts + 1);
+    cuda::GateUpKernel<<<dim3(cuda::Blocks(width, cuda::kWarps), experts), cuda::kBlock, 0,
+                         state.stream>>>(rows);
+    FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("moe: gate and up"));
+    cuda::QuantiseHiddenKernel<<<dim3(cuda::Blocks(width, 128 * cuda::kWarps),
+                                      static_cast<unsigned>(count * (chosen + 1))),
+                                 cuda::kBlock, 0, state.stream>>>(rows);
+    FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("moe: hidden"));
+    cuda::DownKernel<<<dim3(cuda::Blocks(dim, cuda::kWarps), experts), cuda::kBlock, 0,
+                       state.stream>>>(rows);
+    FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("moe: down"));
+    cuda::CombineKernel<<<static_cast<unsigned>(count), cuda::kBlock, 0, state.stream>>>(rows);
+    FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("moe: sum"));
+  }
+  return OkStatus();
+}
+
+}  // namespace fathom

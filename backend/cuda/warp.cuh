@@ -1,0 +1,48 @@
+// Sums in a fixed order over the threads of a warp or block, and the sizes that kernels use.
+#pragma once
+
+#include <cstdint>
+
+namespace fathom::cuda {
+
+inline constexpr int kWarp = 32;
+inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+inline constexpr int kBlock = 256;  // threads of a block, where a kernel has no reason for others
+inline constexpr int kWarps = kBlock / kWarp;
+
+__device__ inline int Lane() { return static_cast<int>(threadIdx.x) % kWarp; }
+__device__ inline int WarpIndex() { return static_cast<int>(threadIdx.x) / kWarp; }
+
+// A tree over the lanes: every lane gets the same bits.
+template <typename T>
+__device__ T WarpSum(T value) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, step);
+  }
+  return value;
+}
+
+__device__ inline float WarpMax(float value) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, step));
+  }
+  return value;
+}
+
+// Sum over a block of kBlock threads: trees over warps, then warps in order. `sums` has kWarps
+// elements of shared memory; all threads call it and get the same bits.
+template <typename T>
+__device__ T BlockSum(T value, T* sums) {
+  value = WarpSum(value);
+  __syncthreads();  // an earlier sum may still be read
+  if (Lane() == 0) sums[WarpIndex()] = value;
+  __syncthreads();
+  T total = sums[0];
+#pragma unroll
+  for (int w = 1; w < kWarps; ++w) total += sums[w];
+  return total;
+}
+
+}  // namespace fathom::cuda
