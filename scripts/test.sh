@@ -14,13 +14,24 @@ tests/node/install.sh
 tests/node/install.sh agent
 
 echo "== format"
-git ls-files '*.h' '*.cc' | xargs clang-format --dry-run -Werror
+git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format --dry-run -Werror
 
 echo "== release: build and all tests"
 cmake --preset release --log-level=WARNING
 cmake --build --preset release
 cmake --build --preset release --target all_verify_interface_header_sets
 ctest --preset release
+
+# Compiled with the compiler alone; the tests run on a GPU (CONTRIBUTING.md, "CUDA") and are skipped without.
+nvcc_major=$( (nvcc --version 2>/dev/null || true) | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
+if [[ "${nvcc_major:-0}" -ge 13 ]]; then
+  echo "== cuda: build of the backend and its tests"
+  cmake --preset cuda --log-level=WARNING
+  cmake --build --preset cuda --target backend_cuda_ops_test fathom_backend_cuda_verify_interface_header_sets
+  build/cuda/bin/backend_cuda_ops_test --gtest_brief=1
+else
+  echo "== CUDA: NO nvcc 13 ON THIS MACHINE, backend/cuda IS NOT COMPILED"
+fi
 $quick && exit 0
 
 # Memory: everything that reads files or client text, and the operations. Threads: pool, engine, server.
