@@ -41,36 +41,45 @@ __device__ inline void StoreF32(std::byte* p, float value) {
   StoreU16(p + 2, static_cast<uint16_t>(bits >> 16));
 }
 
-// values[0 .. dim) of an entry, the warp's work.
-__device__ inline void LoadEntry(const PageFormat& f, EntryRef entry, float* values) {
-  const std::byte* in = EntryValues(f, entry);
-  const auto* codes = reinterpret_cast<const uint8_t*>(in);
-  const uint8_t* scales = EntryScales(f, entry);
+// values[0 .. dim) of an entry, the warp's work. The loads of several elements are under way
+// together: nothing that is written here is read by them.
+__device__ inline void LoadEntry(const PageFormat& f, EntryRef entry, float* __restrict__ values) {
+  const std::byte* __restrict__ in = EntryValues(f, entry);
+  const auto* __restrict__ codes = reinterpret_cast<const uint8_t*>(in);
+  const uint8_t* __restrict__ scales = EntryScales(f, entry);
+  const int dim = f.dim;
   switch (f.encoding) {
     case EntryEncoding::kF32:
-      for (int i = Lane(); i < f.dim; i += kWarp) values[i] = LoadF32(in + 4 * i);
+#pragma unroll 8
+      for (int i = Lane(); i < dim; i += kWarp) values[i] = LoadF32(in + 4 * i);
       return;
     case EntryEncoding::kE4m3Rope: {
-      const int nope = f.dim - f.rope_dim;
-      for (int i = Lane(); i < f.dim; i += kWarp) {
-        values[i] = i < nope ? FromE4m3(codes[i]) * FromUe8m0(scales[i / kE4m3Group])
-                             : FromBf16(LoadU16(in + nope + 2 * (i - nope)));
+      const int nope = dim - f.rope_dim;
+#pragma unroll 8
+      for (int i = Lane(); i < nope; i += kWarp) {
+        values[i] = FromE4m3(codes[i]) * FromUe8m0(scales[i / kE4m3Group]);
+      }
+      for (int i = nope + Lane(); i < dim; i += kWarp) {
+        values[i] = FromBf16(LoadU16(in + nope + 2 * (i - nope)));
       }
       return;
     }
     case EntryEncoding::kE2m1:
-      for (int i = Lane(); i < f.dim; i += kWarp) {
+#pragma unroll 4
+      for (int i = Lane(); i < dim; i += kWarp) {
         const unsigned code = static_cast<unsigned>(codes[i / 2]) >> (i % 2 == 0 ? 0 : 4);
         values[i] = FromE2m1(code) * FromUe8m0(scales[i / kE2m1Group]);
       }
       return;
     case EntryEncoding::kBf16Rope:
     case EntryEncoding::kBf16:
-      for (int i = Lane(); i < f.dim; i += kWarp) values[i] = FromBf16(LoadU16(in + 2 * i));
+#pragma unroll 8
+      for (int i = Lane(); i < dim; i += kWarp) values[i] = FromBf16(LoadU16(in + 2 * i));
       return;
     case EntryEncoding::kE4m3Scaled: {
       const float scale = LoadF32(reinterpret_cast<const std::byte*>(scales));
-      for (int i = Lane(); i < f.dim; i += kWarp) values[i] = FromE4m3(codes[i]) * scale;
+#pragma unroll 4
+      for (int i = Lane(); i < dim; i += kWarp) values[i] = FromE4m3(codes[i]) * scale;
       return;
     }
   }
