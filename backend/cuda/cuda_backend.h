@@ -21,7 +21,7 @@ struct CudaOptions {
   // each is in use while the other half's copies are under way; an operand or plan must fit in a
   // half.
   int64_t operand_bytes = int64_t{16} << 20;
-  int64_t plan_bytes = int64_t{16} << 20;
+  int64_t plan_bytes = int64_t{64} << 20;
 };
 
 class CudaBackend final : public Backend {
