@@ -4,6 +4,8 @@
 #include <cstring>
 #include <string>
 
+#include "base/host_memory.h"
+
 namespace fathom {
 
 DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
@@ -37,6 +39,16 @@ Status HostDeviceMemory::CopyIn(std::byte* to, std::span<const std::byte> from) 
 Status HostDeviceMemory::CopyOut(std::span<std::byte> to, const std::byte* from) {
   if (!to.empty()) std::memcpy(to.data(), from, to.size());
   return OkStatus();
+}
+
+Status HostDeviceMemory::CopyWithin(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+  return OkStatus();
+}
+
+Result<MemoryState> HostDeviceMemory::State() const {
+  const HostMemory memory = ReadHostMemory();
+  return MemoryState{"host memory", memory.total_bytes, memory.available_bytes};
 }
 
 Result<std::byte*> HostDeviceMemory::AllocateBytes(int64_t bytes) {

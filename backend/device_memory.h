@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "base/status.h"
@@ -45,6 +46,13 @@ class DeviceBuffer {
   int64_t bytes_ = 0;
 };
 
+// How much memory there is, for whoever sizes buffers and tells the user.
+struct MemoryState {
+  std::string name;  // "host memory", "GPU 0 (NVIDIA H200)"
+  int64_t total_bytes = 0;
+  int64_t free_bytes = 0;  // now; what other processes take counts
+};
+
 class DeviceMemory {
  public:
   static constexpr int64_t kAlignment = 256;
@@ -61,6 +69,14 @@ class DeviceMemory {
   // bytes may be used again when the call returns.
   virtual Status CopyIn(std::byte* to, std::span<const std::byte> from) = 0;
   virtual Status CopyOut(std::span<std::byte> to, const std::byte* from) = 0;
+  // Copies between two places inside buffers that do not overlap, in the order of operations; may
+  // return before it is done.
+  virtual Status CopyWithin(std::byte* to, const std::byte* from, int64_t bytes) = 0;
+
+  // Whether the host may use the addresses as its own. Then there is nothing to copy: what the host
+  // has can be an operand where it is.
+  [[nodiscard]] virtual bool host_readable() const = 0;
+  [[nodiscard]] virtual Result<MemoryState> State() const = 0;
 
  protected:
   virtual Result<std::byte*> AllocateBytes(int64_t bytes) = 0;
@@ -75,6 +91,9 @@ class HostDeviceMemory final : public DeviceMemory {
  public:
   Status CopyIn(std::byte* to, std::span<const std::byte> from) override;
   Status CopyOut(std::span<std::byte> to, const std::byte* from) override;
+  Status CopyWithin(std::byte* to, const std::byte* from, int64_t bytes) override;
+  [[nodiscard]] bool host_readable() const override { return true; }
+  [[nodiscard]] Result<MemoryState> State() const override;
 
  protected:
   Result<std::byte*> AllocateBytes(int64_t bytes) override;

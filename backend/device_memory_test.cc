@@ -24,6 +24,20 @@ TEST(HostDeviceMemory, BuffersAreAlignedAndKeepWhatIsCopiedIn) {
   }
 }
 
+TEST(HostDeviceMemory, CopiesWithinItselfAndSaysThatTheHostMayReadIt) {
+  HostDeviceMemory memory;
+  EXPECT_TRUE(memory.host_readable());
+  const DeviceBuffer buffer = memory.Allocate(8).value();
+  const std::vector<std::byte> in = {std::byte{1}, std::byte{2}, std::byte{3}, std::byte{4}};
+  ASSERT_TRUE(memory.CopyIn(buffer.data(), in).ok());
+  ASSERT_TRUE(memory.CopyWithin(buffer.data() + 4, buffer.data(), 4).ok());
+  EXPECT_EQ(std::vector<std::byte>(buffer.data() + 4, buffer.data() + 8), in);
+  const Result<MemoryState> state = memory.State();
+  ASSERT_TRUE(state.ok()) << state.status().ToString();
+  EXPECT_EQ(state->name, "host memory");
+  EXPECT_LE(state->free_bytes, state->total_bytes);
+}
+
 TEST(HostDeviceMemory, MovedBuffersAreGivenBackOnce) {
   HostDeviceMemory memory;
   DeviceBuffer first = memory.Allocate(64).value();

@@ -86,6 +86,15 @@ TEST_F(CudaBackendTest, MemoryKeepsWhatIsCopiedInAndTellsWhenThereIsNone) {
   ASSERT_STATUS_OK(cuda().memory().CopyIn(buffer.data(), in));
   ASSERT_STATUS_OK(cuda().memory().CopyOut(out, buffer.data()));
   EXPECT_EQ(out, in);
+  const std::vector<std::byte> other(500, std::byte{0xA5});
+  ASSERT_STATUS_OK(cuda().memory().CopyIn(buffer.data(), other));
+  ASSERT_STATUS_OK(cuda().memory().CopyWithin(buffer.data() + 500, buffer.data(), 500));
+  ASSERT_STATUS_OK(cuda().memory().CopyOut(out, buffer.data()));
+  EXPECT_EQ(out, std::vector<std::byte>(1000, std::byte{0xA5}));
+  EXPECT_FALSE(cuda().memory().host_readable());
+  const MemoryState state = cuda().memory().State().value();
+  EXPECT_THAT(state.name, testing::HasSubstr("GPU 0 ("));
+  EXPECT_GE(state.total_bytes - state.free_bytes, 1000);
   EXPECT_EQ(cuda().memory().Allocate(int64_t{1} << 50).status().code(), StatusCode::kOutOfMemory);
   // That failure is over: the next call is fine.
   ASSERT_STATUS_OK(cuda().Synchronize());

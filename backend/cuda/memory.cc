@@ -22,6 +22,24 @@ Status GpuMemory::CopyOut(std::span<std::byte> to, const std::byte* from) {
   return OkStatus();
 }
 
+Status GpuMemory::CopyWithin(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (bytes <= 0) return OkStatus();
+  FATHOM_CUDA(cudaSetDevice(device_));
+  FATHOM_CUDA(
+      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_));
+  return OkStatus();
+}
+
+Result<MemoryState> GpuMemory::State() const {
+  FATHOM_CUDA(cudaSetDevice(device_));
+  size_t free = 0, total = 0;
+  FATHOM_CUDA(cudaMemGetInfo(&free, &total));
+  cudaDeviceProp properties = {};
+  FATHOM_CUDA(cudaGetDeviceProperties(&properties, device_));
+  return MemoryState{"GPU " + std::to_string(device_) + " (" + properties.name + ")",
+                     static_cast<int64_t>(total), static_cast<int64_t>(free)};
+}
+
 Result<std::byte*> GpuMemory::AllocateBytes(int64_t bytes) {
   FATHOM_CUDA(cudaSetDevice(device_));
   void* data = nullptr;

@@ -14,6 +14,9 @@ class GpuMemory final : public DeviceMemory {
 
   Status CopyIn(std::byte* to, std::span<const std::byte> from) override;
   Status CopyOut(std::span<std::byte> to, const std::byte* from) override;
+  Status CopyWithin(std::byte* to, const std::byte* from, int64_t bytes) override;
+  [[nodiscard]] bool host_readable() const override { return false; }
+  [[nodiscard]] Result<MemoryState> State() const override;
 
  protected:
   Result<std::byte*> AllocateBytes(int64_t bytes) override;
