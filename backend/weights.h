@@ -1,7 +1,7 @@
 // WeightView: one matrix of the checkpoint, as stored.
 //
-// Borrowed from the checkpoint's mapping; a backend may keep a repacked copy of its own
-// (Backend::Prepare). Matrices are row-major [out, in] and y = W x.
+// Borrowed from the checkpoint's mapping, or from a copy in the backend's memory; a backend may
+// keep a repacked copy of its own (Backend::Prepare). Matrices are row-major [out, in] and y = W x.
 #pragma once
 
 #include <cstdint>

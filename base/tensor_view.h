@@ -45,6 +45,12 @@ class TensorView {
   }
   // All elements in order.
   [[nodiscard]] std::span<T> elements() const { return {data_, static_cast<size_t>(size())}; }
+  // The same shape over other elements.
+  [[nodiscard]] TensorView At(T* data) const {
+    TensorView view = *this;
+    view.data_ = data;
+    return view;
+  }
   // The first `n` slices of the first dimension.
   [[nodiscard]] TensorView First(int64_t n) const { return Slice(0, n); }
   [[nodiscard]] TensorView Slice(int64_t begin, int64_t n) const {

@@ -40,8 +40,9 @@ Result<std::unique_ptr<DirectBatch>> DirectBatch::Create(Model& model,
   cache.prefix_caching = false;
   const int64_t slabs = planner.BytesFor(max_sequences, max_positions) / planner.slab_bytes();
   FATHOM_ASSIGN_OR_RETURN(batch->manager_, BlockManager::Create(planner, slabs, cache));
-  FATHOM_ASSIGN_OR_RETURN(batch->memory_,
-                          CacheMemory::Create(planner.layout(), batch->manager_->pool()));
+  FATHOM_ASSIGN_OR_RETURN(
+      batch->memory_,
+      CacheMemory::Create(planner.layout(), batch->manager_->pool(), model.backend().memory()));
   batch->builder_ = std::make_unique<StepBuilder>(max_rows, max_sequences, batch->memory_->pages());
   return batch;
 }
@@ -87,7 +88,7 @@ Status DirectBatch::Forward(std::span<const ScheduledRows> rows, double* forward
       return OutOfMemory("the batch is longer than what it was made for");
     }
   }
-  memory_->CarryOut(*manager_);
+  FATHOM_RETURN_IF_ERROR(memory_->CarryOut(*manager_));
   const StepPlan& plan = builder_->Build(rows, *manager_);
   const auto begin = std::chrono::steady_clock::now();
   FATHOM_RETURN_IF_ERROR(

@@ -11,8 +11,8 @@
 
 namespace fathom::bench {
 
-Result<std::unique_ptr<OpCache>> OpCache::Create(const ModelConfig& config, int64_t context,
-                                                 int num_rows) {
+Result<std::unique_ptr<OpCache>> OpCache::Create(const ModelConfig& config, DeviceMemory& memory,
+                                                 int64_t context, int num_rows) {
   CacheGeometry geometry = CacheGeometryOf(config);
   geometry.ratios = {4, 128};
   geometry.num_mtp_layers = 0;
@@ -26,7 +26,7 @@ Result<std::unique_ptr<OpCache>> OpCache::Create(const ModelConfig& config, int6
   const int64_t slabs = planner.BytesFor(1, length) / planner.slab_bytes();
   FATHOM_ASSIGN_OR_RETURN(cache->manager_, BlockManager::Create(planner, slabs, options));
   FATHOM_ASSIGN_OR_RETURN(cache->memory_,
-                          CacheMemory::Create(planner.layout(), cache->manager_->pool()));
+                          CacheMemory::Create(planner.layout(), cache->manager_->pool(), memory));
   BlockManager& manager = *cache->manager_;
   const std::optional<SequenceId> id = manager.Admit({}, nullptr, length);
   if (!id) return Internal("the cache has no room for its sequence");
@@ -36,7 +36,7 @@ Result<std::unique_ptr<OpCache>> OpCache::Create(const ModelConfig& config, int6
     manager.Commit(*id, {});
   }
   if (!manager.Extend(*id, length)) return Internal("the cache has no room for its step");
-  cache->memory_->CarryOut(manager);
+  FATHOM_RETURN_IF_ERROR(cache->memory_->CarryOut(manager));
 
   cache->ids_ = SyntheticTokens(1, num_rows, config.vocab_size);
   cache->positions_.resize(static_cast<size_t>(num_rows));

@@ -23,9 +23,9 @@ class OpCache {
   static constexpr int kC4Layer = 0;
   static constexpr int kC128Layer = 1;
 
-  // `num_rows` tokens behind `context` ones.
-  static Result<std::unique_ptr<OpCache>> Create(const ModelConfig& config, int64_t context,
-                                                 int num_rows);
+  // `num_rows` tokens behind `context` ones, in memory that the host can read.
+  static Result<std::unique_ptr<OpCache>> Create(const ModelConfig& config, DeviceMemory& memory,
+                                                 int64_t context, int num_rows);
 
   [[nodiscard]] const StepPlan& plan() const { return plan_; }
   [[nodiscard]] const PageView& Pages(int layer, CacheKind kind) const {

@@ -75,7 +75,8 @@ Result<std::unique_ptr<OpCases>> OpCases::Create(const ModelConfig& config, Back
                                                  int64_t context,
                                                  std::span<const std::string> only) {
   std::unique_ptr<OpCases> cases(new OpCases(config, backend, weights, num_rows));
-  FATHOM_ASSIGN_OR_RETURN(cases->cache_, OpCache::Create(config, context, num_rows));
+  FATHOM_ASSIGN_OR_RETURN(cases->cache_,
+                          OpCache::Create(config, backend.memory(), context, num_rows));
   for (const Operation& operation : Operations()) {
     if (!only.empty() && std::find(only.begin(), only.end(), operation.name) == only.end()) {
       continue;

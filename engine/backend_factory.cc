@@ -1,6 +1,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/parallel.h"
+#include "engine/cuda_factory.h"
 #include "engine/local_model.h"
 
 namespace fathom {
@@ -16,19 +17,36 @@ Result<std::unique_ptr<Backend>> Make(const std::string& name, Numerics numerics
                            " int8: exact numerics round nothing");
   }
   if (name == "cpu") return std::unique_ptr<Backend>(new CpuBackend(numerics, threads, cpu));
-  if (name != "reference") {
-    return InvalidArgument("backend '" + name + "': known backends are cpu and reference");
+  if (name != "reference" && name != "cuda") {
+    return InvalidArgument("backend '" + name + "': known backends are cpu, cuda and reference");
   }
   if (cpu.int8_activations) {
-    return InvalidArgument("--cpu-activations int8: the reference backend has official ones only");
+    return InvalidArgument("--cpu-activations int8: the " + name +
+                           " backend has official ones only");
   }
   if (cpu.int8_dense) {
-    return InvalidArgument("--cpu-dense int8: the reference backend uses weights as stored");
+    return InvalidArgument("--cpu-dense int8: the " + name + " backend uses weights as stored");
   }
+  if (name == "cuda") return MakeCudaBackend(numerics);
   return std::unique_ptr<Backend>(new ReferenceBackend(numerics));
 }
 
 }  // namespace
+
+Status CheckBackendOptions(const LocalEngineOptions& o) {
+  if (o.backend != "cuda") return OkStatus();
+  if (o.num_threads > 0) {
+    return InvalidArgument("--threads: the cuda backend computes on the GPU");
+  }
+  if (o.numa != NumaMode::kAuto) {
+    return InvalidArgument("--numa: the cuda backend computes on the GPU");
+  }
+  if (o.weights != WeightsMode::kMmap) {
+    return InvalidArgument("--weights " + std::string(WeightsModeName(o.weights)) +
+                           ": with --backend cuda weights are copied to the GPU in any case");
+  }
+  return OkStatus();
+}
 
 Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics numerics,
                                              int num_threads, const CpuOptions& cpu) {

@@ -17,9 +17,7 @@ Result<CachePlanner> PlannerFor(const ModelConfig& config, Numerics numerics,
 
 int64_t FreeHostMemory() { return ReadHostMemory().available_bytes; }
 
-Result<CacheSize> SizeCache(const CachePlanner& planner, const CacheBudget& budget,
-                            int64_t free_memory, int64_t wanted_len, int64_t model_len,
-                            int max_sequences, bool prefix_caching) {
+Result<int64_t> HostCacheBytes(const CacheBudget& budget, int64_t free_memory) {
   if (budget.bytes < 0 || !(budget.fraction > 0.0 && budget.fraction <= 1.0)) {
     return InvalidArgument(
         "kv-cache-memory-bytes must not be negative, and a fraction of memory "
@@ -38,6 +36,36 @@ Result<CacheSize> SizeCache(const CachePlanner& planner, const CacheBudget& budg
     return InvalidArgument("kv-cache-memory-bytes " + std::to_string(bytes) +
                            " is more than this machine's memory of " + std::to_string(machine));
   }
+  return bytes;
+}
+
+Result<int64_t> DeviceCacheBytes(const CacheBudget& budget, const MemoryState& device) {
+  if (budget.bytes < 0 || !(budget.device_share > 0.0 && budget.device_share <= 1.0)) {
+    return InvalidArgument(
+        "kv-cache-memory-bytes must not be negative, and gpu-memory-utilization lies in (0, 1]");
+  }
+  const std::string sizes = device.name + " has " + std::to_string(device.free_bytes) + " of " +
+                            std::to_string(device.total_bytes) +
+                            " bytes free behind weights and activations";
+  if (budget.bytes > device.free_bytes) {
+    return InvalidArgument("kv-cache-memory-bytes " + std::to_string(budget.bytes) +
+                           " does not fit: " + sizes);
+  }
+  if (budget.bytes > 0) return budget.bytes;
+  const auto usable =
+      static_cast<int64_t>(static_cast<double>(device.total_bytes) * budget.device_share);
+  const int64_t bytes = usable - (device.total_bytes - device.free_bytes);
+  if (bytes <= 0) {
+    return InvalidArgument("--gpu-memory-utilization leaves nothing for the cache: " +
+                           std::to_string(usable) + " bytes may be used, and " + sizes +
+                           "; raise it, lower --max-num-batched-tokens, or end other programs that "
+                           "use the device");
+  }
+  return bytes;
+}
+
+Result<CacheSize> SizeCache(const CachePlanner& planner, int64_t bytes, int64_t wanted_len,
+                            int64_t model_len, int max_sequences, bool prefix_caching) {
   CacheSize size;
   size.num_slabs = std::min(bytes / planner.slab_bytes(), BlockPool::MaxSlabs(planner));
   const int64_t available = size.num_slabs * planner.slab_bytes();

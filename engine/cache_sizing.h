@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "backend/device_memory.h"
 #include "base/status.h"
 #include "cache/planner.h"
 #include "checkpoint/config.h"
@@ -17,8 +18,11 @@ Result<CachePlanner> PlannerFor(const ModelConfig& config, Numerics numerics,
                                 const std::optional<CacheDTypes>& dtypes);
 
 struct CacheBudget {
-  int64_t bytes = 0;       // 0: `fraction` of the free memory
-  double fraction = 0.25;  // (0, 1]
+  int64_t bytes = 0;       // 0: one of the shares
+  double fraction = 0.25;  // (0, 1], of the host's free memory
+  // (0, 1], of all of a device's memory: what the cache may fill it to, weights and scratch
+  // included.
+  double device_share = 0.92;
 };
 
 struct CacheSize {
@@ -32,12 +36,17 @@ struct CacheSize {
 // Memory that this process can have (base/host_memory.h); 0 when the system does not say.
 int64_t FreeHostMemory();
 
-// Memory for at least one sequence of the longest length. `wanted_len` is what the user asked for:
-// kInvalidArgument, with what would fit, when it does not. 0: `model_len`, lowered to what fits.
-// The number of slabs is never more than `max_sequences` of that length can use, unless prefixes
-// are cached.
-Result<CacheSize> SizeCache(const CachePlanner& planner, const CacheBudget& budget,
-                            int64_t free_memory, int64_t wanted_len, int64_t model_len,
-                            int max_sequences, bool prefix_caching);
+// The bytes that a budget means on the host, of which `free_memory` is free. kInvalidArgument when
+// the machine has less, or does not say.
+Result<int64_t> HostCacheBytes(const CacheBudget& budget, int64_t free_memory);
+// The same on a device that holds all but the cache. kInvalidArgument when that leaves nothing.
+Result<int64_t> DeviceCacheBytes(const CacheBudget& budget, const MemoryState& device);
+
+// Memory for at least one sequence of the longest length out of `bytes`. `wanted_len` is what the
+// user asked for: kInvalidArgument, with what would fit, when it does not. 0: `model_len`, lowered
+// to what fits. The number of slabs is never more than `max_sequences` of that length can use,
+// unless prefixes are cached.
+Result<CacheSize> SizeCache(const CachePlanner& planner, int64_t bytes, int64_t wanted_len,
+                            int64_t model_len, int max_sequences, bool prefix_caching);
 
 }  // namespace fathom

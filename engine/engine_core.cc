@@ -29,23 +29,38 @@ namespace {
 
 constexpr int64_t kReservedAnswer = 32'768;  // tokens
 
+Status CheckLength(const ModelConfig& config, const LocalEngineOptions& options) {
+  if (options.max_model_len <= config.max_position_embeddings) return OkStatus();
+  return InvalidArgument("max-model-len " + std::to_string(options.max_model_len) +
+                         " is beyond the model's " +
+                         std::to_string(config.max_position_embeddings) + " positions");
+}
+
+Result<CacheSize> SizeIn(int64_t bytes, const ModelConfig& config,
+                         const LocalEngineOptions& options) {
+  FATHOM_ASSIGN_OR_RETURN(const CachePlanner planner,
+                          PlannerFor(config, options.numerics, options.cache_dtypes));
+  return SizeCache(planner, bytes, options.max_model_len, config.max_position_embeddings,
+                   std::max(1, options.max_num_seqs), options.prefix_caching);
+}
+
 }  // namespace
 
 Result<CacheSize> SizeEngineCache(const ModelConfig& config, const LocalEngineOptions& options,
                                   uint64_t weight_memory) {
-  if (options.max_model_len > config.max_position_embeddings) {
-    return InvalidArgument("max-model-len " + std::to_string(options.max_model_len) +
-                           " is beyond the model's " +
-                           std::to_string(config.max_position_embeddings) + " positions");
-  }
-  FATHOM_ASSIGN_OR_RETURN(const CachePlanner planner,
-                          PlannerFor(config, options.numerics, options.cache_dtypes));
+  FATHOM_RETURN_IF_ERROR(CheckLength(config, options));
   // Pages of mapped files count as free; copies will not.
   int64_t free = options.memory ? options.memory->available_bytes : FreeHostMemory();
   if (free > 0) free = std::max<int64_t>(1, free - static_cast<int64_t>(weight_memory));
-  return SizeCache(planner, options.cache_budget, free, options.max_model_len,
-                   config.max_position_embeddings, std::max(1, options.max_num_seqs),
-                   options.prefix_caching);
+  FATHOM_ASSIGN_OR_RETURN(const int64_t bytes, HostCacheBytes(options.cache_budget, free));
+  return SizeIn(bytes, config, options);
+}
+
+Result<CacheSize> SizeEngineCache(const ModelConfig& config, const LocalEngineOptions& options,
+                                  const MemoryState& device) {
+  FATHOM_RETURN_IF_ERROR(CheckLength(config, options));
+  FATHOM_ASSIGN_OR_RETURN(const int64_t bytes, DeviceCacheBytes(options.cache_budget, device));
+  return SizeIn(bytes, config, options);
 }
 
 Result<std::unique_ptr<EngineCore>> EngineCore::Create(Checkpoint checkpoint,
@@ -76,16 +91,10 @@ Status EngineCore::Load() {
   }
   info_.vocab_size = config.vocab_size;
   info_.priority_scheduling = options_.priority_scheduling;
-  // What does not fit is refused before the weights are read.
-  const WeightDemand demand = DemandOf(options_, checkpoint_);
-  FATHOM_RETURN_IF_ERROR(CheckWeightsFit(options_, demand));
-  FATHOM_ASSIGN_OR_RETURN(cache_size_, SizeEngineCache(config, options_, demand.total()));
   FATHOM_ASSIGN_OR_RETURN(const CachePlanner planner,
                           PlannerFor(config, options_.numerics, options_.cache_dtypes));
+  FATHOM_RETURN_IF_ERROR(LoadModel());
   info_.max_model_len = cache_size_.max_model_len;
-  FATHOM_ASSIGN_OR_RETURN(
-      model_,
-      LocalModel::Load(checkpoint_, options_, options_.max_batched_tokens, info_.max_model_len));
   options_.load_progress = nullptr;  // its owner may go now
   BlockManagerOptions cache_options;
   cache_options.max_sequences = options_.max_num_seqs;
@@ -94,8 +103,10 @@ Status EngineCore::Load() {
   cache_options.prefix_caching = options_.prefix_caching;
   FATHOM_ASSIGN_OR_RETURN(manager_,
                           BlockManager::Create(planner, cache_size_.num_slabs, cache_options));
-  FATHOM_ASSIGN_OR_RETURN(memory_, CacheMemory::Create(planner.layout(), manager_->pool()));
-  seed_ = ModelFingerprint(model_->model(), options_.numerics, planner.layout());
+  DeviceMemory& memory = model_->backend().memory();
+  FATHOM_ASSIGN_OR_RETURN(memory_, CacheMemory::Create(planner.layout(), manager_->pool(), memory));
+  FATHOM_ASSIGN_OR_RETURN(seed_,
+                          ModelFingerprint(model_->model(), options_.numerics, planner.layout()));
 
   SchedulerOptions scheduler_options;
   scheduler_options.max_num_seqs = options_.max_num_seqs;
@@ -114,8 +125,34 @@ Status EngineCore::Load() {
                        " requests; lower --max-num-seqs");
   }
   step_logits_.reserve(static_cast<size_t>(options_.max_num_seqs));
+  if (!memory.host_readable()) {
+    FATHOM_ASSIGN_OR_RETURN(device_memory_, memory.State());
+  }
   // Weights that are widened or repacked were read above.
   return checkpoint_.CheckFiles();
+}
+
+// The model, and the size of the cache: on the host before the weights are read, so that what does
+// not fit is refused at once; on a device out of what they leave.
+Status EngineCore::LoadModel() {
+  const ModelConfig& config = checkpoint_.config();
+  FATHOM_RETURN_IF_ERROR(CheckLength(config, options_));
+  FATHOM_ASSIGN_OR_RETURN(model_, LocalModel::Open(options_));
+  DeviceMemory& memory = model_->backend().memory();
+  if (memory.host_readable()) {
+    const WeightDemand demand = DemandOf(options_, checkpoint_);
+    FATHOM_RETURN_IF_ERROR(CheckWeightsFit(options_, demand));
+    FATHOM_ASSIGN_OR_RETURN(cache_size_, SizeEngineCache(config, options_, demand.total()));
+    return model_->LoadModel(checkpoint_, options_, options_.max_batched_tokens,
+                             cache_size_.max_model_len);
+  }
+  const int64_t longest =
+      options_.max_model_len > 0 ? options_.max_model_len : int64_t{config.max_position_embeddings};
+  FATHOM_RETURN_IF_ERROR(
+      model_->LoadModel(checkpoint_, options_, options_.max_batched_tokens, longest));
+  FATHOM_ASSIGN_OR_RETURN(const MemoryState state, memory.State());
+  FATHOM_ASSIGN_OR_RETURN(cache_size_, SizeEngineCache(config, options_, state));
+  return OkStatus();
 }
 
 Result<EngineCore::JobPtr> EngineCore::Prepare(RequestId id, GenerateRequest request,
@@ -251,7 +288,7 @@ bool EngineCore::RunStep() {
 }
 
 Status EngineCore::Forward(std::span<const ScheduledRows> rows) {
-  memory_->CarryOut(*manager_);
+  FATHOM_RETURN_IF_ERROR(memory_->CarryOut(*manager_));
   const auto begin = Clock::now();
   int num_prefill = 0;
   for (const ScheduledRows& r : rows) {

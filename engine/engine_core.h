@@ -24,10 +24,13 @@
 
 namespace fathom {
 
-// The cache that these options give a model whose weights take `weight_memory` bytes beside their
-// files, and how long its sequences may be; kInvalidArgument when they cannot.
+// The cache that these options give a model whose weights take `weight_memory` bytes of the host's
+// beside their files, and how long its sequences may be; kInvalidArgument when they cannot.
 Result<CacheSize> SizeEngineCache(const ModelConfig& config, const LocalEngineOptions& options,
                                   uint64_t weight_memory);
+// The same on a device that holds all but the cache.
+Result<CacheSize> SizeEngineCache(const ModelConfig& config, const LocalEngineOptions& options,
+                                  const MemoryState& device);
 
 class EngineCore {
  public:
@@ -77,6 +80,8 @@ class EngineCore {
   [[nodiscard]] const Backend& backend() const { return model_->backend(); }
   // Where the weights are. Any thread.
   [[nodiscard]] const WeightsReport& weights() const { return model_->weights(); }
+  // The device's memory when all was in it; absent where the host's is computed in. Any thread.
+  [[nodiscard]] const std::optional<MemoryState>& device_memory() const { return device_memory_; }
   // Takes a running request's blocks away as if memory had run out; it continues later, with the
   // same result. False when it does not run.
   bool Preempt(RequestId id);
@@ -84,6 +89,7 @@ class EngineCore {
  private:
   EngineCore(Checkpoint checkpoint, const LocalEngineOptions& options);
   Status Load();
+  Status LoadModel();
   Status Forward(std::span<const ScheduledRows> rows);
   void TellPromptLogprobs(Job& job, int64_t position, std::span<const float> logits);
   void Sample(Job& job, std::span<float> logits);
@@ -97,6 +103,7 @@ class EngineCore {
   Checkpoint checkpoint_;
   EngineInfo info_;
   CacheSize cache_size_;
+  std::optional<MemoryState> device_memory_;
   PrefixKey seed_{};
   std::unique_ptr<LocalModel> model_;
   std::unique_ptr<BlockManager> manager_;

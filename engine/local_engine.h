@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -38,6 +39,9 @@ class LocalEngine final : public Engine {
   [[nodiscard]] bool prefix_caching() const { return core_->prefix_caching(); }
   [[nodiscard]] const CacheSize& cache_size() const { return core_->cache_size(); }
   [[nodiscard]] const WeightsReport& weights() const { return core_->weights(); }
+  [[nodiscard]] const std::optional<MemoryState>& device_memory() const {
+    return core_->device_memory();
+  }
 
  private:
   explicit LocalEngine(std::unique_ptr<EngineCore> core);

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "backend/backend.h"
 #include "backend/cpu/cpu_options.h"
 #include "backend/numerics.h"
 #include "base/host_memory.h"
@@ -18,15 +20,17 @@
 namespace fathom {
 
 struct LocalEngineOptions {
-  std::string backend = "cpu";  // "cpu" or "reference"
-  CpuOptions cpu;               // of the cpu backend; the reference takes none
-  int num_threads = 0;          // 0: DefaultThreadCount()
+  std::string backend = "cpu";  // "cpu", "cuda" or "reference"
+  CpuOptions cpu;               // of the cpu backend; the others take none
+  int num_threads = 0;          // 0: DefaultThreadCount(); one with "cuda"
   NumaMode numa = NumaMode::kAuto;
   WeightsMode weights = WeightsMode::kMmap;
   // Called while weights are read, by the thread that loads; may be absent.
   std::function<void(uint64_t done, uint64_t total)> load_progress;
   // What memory there is; absent: ReadHostMemory(). Tests make it small.
   std::optional<HostMemory> memory;
+  // What to compute on in place of `backend`; absent but in tests.
+  std::function<Result<std::unique_ptr<Backend>>(Numerics)> make_backend;
   Numerics numerics = Numerics::kOfficial;
   int64_t max_model_len = 0;     // 0: the model's, or what fits into the cache
   int max_batched_tokens = 512;  // tokens of one step

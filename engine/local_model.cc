@@ -53,28 +53,61 @@ Status CheckWeightsFit(const LocalEngineOptions& options, const WeightDemand& de
                          "than memory");
 }
 
+Result<std::unique_ptr<LocalModel>> LocalModel::Open(const LocalEngineOptions& options) {
+  // A device needs none but its caller's.
+  const int threads = options.backend == "cuda" ? 1
+                      : options.num_threads > 0 ? options.num_threads
+                                                : DefaultThreadCount();
+  return Open(options, PlaceThreads(std::min(threads, ThreadPool::kMaxThreads), options.numa,
+                                    ReadCpuTopology()));
+}
+
+Result<std::unique_ptr<LocalModel>> LocalModel::Open(const LocalEngineOptions& options,
+                                                     ThreadPlacement placement) {
+  FATHOM_RETURN_IF_ERROR(CheckBackendOptions(options));
+  std::unique_ptr<LocalModel> local(new LocalModel(std::move(placement)));
+  if (options.make_backend) {
+    FATHOM_ASSIGN_OR_RETURN(local->backend_, options.make_backend(options.numerics));
+  } else {
+    FATHOM_ASSIGN_OR_RETURN(
+        local->backend_, MakeBackend(options.backend, options.numerics, local->pool_, options.cpu));
+  }
+  return local;
+}
+
 Result<std::unique_ptr<LocalModel>> LocalModel::Load(Checkpoint& checkpoint,
                                                      const LocalEngineOptions& options,
                                                      int max_rows, int64_t max_positions) {
-  const int threads = options.num_threads > 0 ? options.num_threads : DefaultThreadCount();
-  return Load(
-      checkpoint, options, max_rows, max_positions,
-      PlaceThreads(std::min(threads, ThreadPool::kMaxThreads), options.numa, ReadCpuTopology()));
+  FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<LocalModel> local, Open(options));
+  FATHOM_RETURN_IF_ERROR(local->LoadModel(checkpoint, options, max_rows, max_positions));
+  return local;
 }
 
 Result<std::unique_ptr<LocalModel>> LocalModel::Load(Checkpoint& checkpoint,
                                                      const LocalEngineOptions& options,
                                                      int max_rows, int64_t max_positions,
                                                      ThreadPlacement placement) {
-  InstallFaultGuard();
-  std::unique_ptr<LocalModel> local(new LocalModel(std::move(placement)));
-  FATHOM_ASSIGN_OR_RETURN(
-      local->backend_, MakeBackend(options.backend, options.numerics, local->pool_, options.cpu));
-  FATHOM_RETURN_IF_ERROR(local->LoadWeights(checkpoint, options));
-  FATHOM_ASSIGN_OR_RETURN(local->model_,
-                          Model::Create(checkpoint, *local->backend_, max_rows, max_positions));
-  if (options.weights == WeightsMode::kMmap) local->SetUpPrefetch();
+  FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<LocalModel> local, Open(options, std::move(placement)));
+  FATHOM_RETURN_IF_ERROR(local->LoadModel(checkpoint, options, max_rows, max_positions));
   return local;
+}
+
+Status LocalModel::LoadModel(Checkpoint& checkpoint, const LocalEngineOptions& options,
+                             int max_rows, int64_t max_positions) {
+  InstallFaultGuard();
+  FATHOM_RETURN_IF_ERROR(LoadWeights(checkpoint, options));
+  FATHOM_ASSIGN_OR_RETURN(
+      model_, Model::Create(checkpoint, *backend_, max_rows, max_positions, options.load_progress));
+  DeviceMemory& memory = backend_->memory();
+  if (!memory.host_readable()) {
+    FATHOM_ASSIGN_OR_RETURN(const MemoryState state, memory.State());
+    weights_.device = state.name;
+    weights_.device_bytes = model_->weights().moved_bytes();
+    // Zeros in place of lost bytes would be on the device by now.
+    return checkpoint.CheckFiles();
+  }
+  if (options.weights == WeightsMode::kMmap) SetUpPrefetch();
+  return OkStatus();
 }
 
 Status LocalModel::LoadWeights(Checkpoint& checkpoint, const LocalEngineOptions& options) {
@@ -90,6 +123,8 @@ Status LocalModel::LoadWeights(Checkpoint& checkpoint, const LocalEngineOptions&
     (experts ? report.token_expert_bytes : report.token_dense_bytes) += part.bytes_per_token;
     if (experts) report.expert_bytes = part.main_bytes;
   }
+  // A device's are read once, by the copy.
+  if (!backend_->memory().host_readable()) return OkStatus();
   const auto progress = options.load_progress ? options.load_progress : [](uint64_t, uint64_t) {};
   if (options.weights == WeightsMode::kMmap) {
     const auto available = static_cast<uint64_t>(report.memory.available_bytes);

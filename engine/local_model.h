@@ -18,12 +18,15 @@
 
 namespace fathom {
 
-// "cpu" or "reference"; kInvalidArgument names the known ones.
+// "cpu", "cuda" or "reference"; kInvalidArgument names the known ones. Threads are the cpu
+// backend's.
 Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics numerics,
                                              int num_threads, const CpuOptions& cpu = {});
 // On a pool that outlives the backend.
 Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics numerics,
                                              ThreadPool& pool, const CpuOptions& cpu = {});
+// kInvalidArgument, naming the option, for what the chosen backend has no use for.
+Status CheckBackendOptions(const LocalEngineOptions& options);
 
 // What became of the weights, for whoever tells the user.
 struct WeightsReport {
@@ -42,6 +45,9 @@ struct WeightsReport {
   int64_t huge_page_bytes = 0;   // with kHugePages, what the system gave
   std::string huge_page_policy;  // with kHugePages: HugePagePolicy()
   int num_nodes = 1;             // that threads and copied weights are shared out to
+  // Of a backend whose memory is not the host's: what it is called, and what of its files is there.
+  std::string device;
+  int64_t device_bytes = 0;
 };
 
 // Memory that weights take beside their mapped files.
@@ -58,9 +64,10 @@ Status CheckWeightsFit(const LocalEngineOptions& options, const WeightDemand& de
 class LocalModel {
  public:
   // Copies `checkpoint`'s weights or reads them ahead, as the options say. It must outlive the
-  // model. Installs the process's fault guard, so that files that go away meanwhile are an error.
-  // Steps of up to `max_rows` tokens, sequences of up to `max_positions`. Errors also as
-  // CheckWeightsFit and Checkpoint::CopyToMemory.
+  // model. Weights that are to be in a device's memory are copied there instead. Installs the
+  // process's fault guard, so that files that go away meanwhile are an error. Steps of up to
+  // `max_rows` tokens, sequences of up to `max_positions`. Errors also as CheckWeightsFit and
+  // Checkpoint::CopyToMemory.
   static Result<std::unique_ptr<LocalModel>> Load(Checkpoint& checkpoint,
                                                   const LocalEngineOptions& options, int max_rows,
                                                   int64_t max_positions);
@@ -68,6 +75,11 @@ class LocalModel {
   static Result<std::unique_ptr<LocalModel>> Load(Checkpoint& checkpoint,
                                                   const LocalEngineOptions& options, int max_rows,
                                                   int64_t max_positions, ThreadPlacement placement);
+  // The same in two parts, for who sizes things by the backend's memory in between: threads and
+  // backend, then weights and model.
+  static Result<std::unique_ptr<LocalModel>> Open(const LocalEngineOptions& options);
+  Status LoadModel(Checkpoint& checkpoint, const LocalEngineOptions& options, int max_rows,
+                   int64_t max_positions);
 
   [[nodiscard]] ThreadPool& pool() { return pool_; }
   [[nodiscard]] Backend& backend() { return *backend_; }
@@ -76,6 +88,8 @@ class LocalModel {
 
  private:
   explicit LocalModel(ThreadPlacement placement) : pool_(std::move(placement)) {}
+  static Result<std::unique_ptr<LocalModel>> Open(const LocalEngineOptions& options,
+                                                  ThreadPlacement placement);
   Status LoadWeights(Checkpoint& checkpoint, const LocalEngineOptions& options);
   void SetUpPrefetch();
 

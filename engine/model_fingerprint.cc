@@ -1,5 +1,6 @@
 #include "engine/model_fingerprint.h"
 
+#include <span>
 #include <string>
 #include <type_traits>
 
@@ -17,9 +18,18 @@ void Append(std::string& bytes, TensorView<const float> values) {
   bytes.append(reinterpret_cast<const char*>(elements.data()), elements.size_bytes());
 }
 
+// Values in a backend's memory.
+Status AppendFrom(DeviceMemory& memory, TensorView<const float> values, std::string& bytes) {
+  const size_t begin = bytes.size();
+  bytes.resize(begin + static_cast<size_t>(values.size()) * sizeof(float));
+  return memory.CopyOut(std::as_writable_bytes(std::span(bytes).subspan(begin)),
+                        reinterpret_cast<const std::byte*>(values.data()));
+}
+
 }  // namespace
 
-PrefixKey ModelFingerprint(const Model& model, Numerics numerics, const CacheLayout& layout) {
+Result<PrefixKey> ModelFingerprint(const Model& model, Numerics numerics,
+                                   const CacheLayout& layout) {
   const ModelConfig& c = model.config();
   std::string bytes = "fathom prefix 1";
   for (const int value : {c.vocab_size, c.hidden_size, c.num_layers, c.num_heads, c.head_dim,
@@ -36,12 +46,13 @@ PrefixKey ModelFingerprint(const Model& model, Numerics numerics, const CacheLay
   Append(bytes, {plain.data(), static_cast<int64_t>(plain.size())});
   Append(bytes, {compressed.data(), static_cast<int64_t>(compressed.size())});
   const ModelWeights& weights = model.weights();
-  Append(bytes, weights.norm);
+  DeviceMemory& memory = model.backend().memory();
+  FATHOM_RETURN_IF_ERROR(AppendFrom(memory, weights.norm, bytes));
   for (const LayerWeights& layer : weights.layers) {
-    Append(bytes, layer.attn_norm);
-    Append(bytes, layer.ffn_norm);
-    Append(bytes, layer.attn.q_norm);
-    Append(bytes, layer.attn.kv_norm);
+    for (const TensorView<const float>& norm :
+         {layer.attn_norm, layer.ffn_norm, layer.attn.q_norm, layer.attn.kv_norm}) {
+      FATHOM_RETURN_IF_ERROR(AppendFrom(memory, norm, bytes));
+    }
   }
   return PrefixSeed(bytes);
 }

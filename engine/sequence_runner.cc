@@ -37,8 +37,9 @@ Result<std::unique_ptr<SequenceRunner>> SequenceRunner::Create(Model& model, Num
   const int64_t slabs = planner.BytesFor(1, max_positions) / planner.slab_bytes();
   FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<BlockManager> manager,
                           BlockManager::Create(planner, slabs, options));
-  FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<CacheMemory> memory,
-                          CacheMemory::Create(planner.layout(), manager->pool()));
+  FATHOM_ASSIGN_OR_RETURN(
+      std::unique_ptr<CacheMemory> memory,
+      CacheMemory::Create(planner.layout(), manager->pool(), model.backend().memory()));
   return std::unique_ptr<SequenceRunner>(
       new SequenceRunner(model, std::move(manager), std::move(memory), max_positions));
 }
@@ -71,7 +72,7 @@ Status SequenceRunner::Repeat(int64_t num_positions) {
   for (int64_t block = period; block < period + num_positions / kBlockPositions; ++block) {
     const int64_t end = (block + 1) * kBlockPositions;
     FATHOM_CHECK(manager_->Extend(sequence_, end), "the memory was sized for the longest length");
-    memory_->CarryOut(*manager_);
+    FATHOM_RETURN_IF_ERROR(EndCopies(memory_->CarryOut(*manager_)));
     copies.clear();
     for (int c = 0; c < kNumCacheClasses; ++c) {
       const auto cache_class = static_cast<CacheClass>(c);
@@ -91,7 +92,7 @@ Status SequenceRunner::Repeat(int64_t num_positions) {
             {cache_class, table.blocks[from - table.first], table.blocks[b - table.first]});
       }
     }
-    memory_->Copy(copies);
+    FATHOM_RETURN_IF_ERROR(EndCopies(memory_->Copy(copies)));
     manager_->Commit(sequence_, {});
   }
   return OkStatus();
@@ -122,7 +123,7 @@ Result<StepPlan> SequenceRunner::BeginStep(std::span<const TokenId> tokens, Logi
   }
   FATHOM_CHECK(manager_->Extend(sequence_, start + n),
                "the memory was sized for the longest length");
-  memory_->CarryOut(*manager_);
+  FATHOM_RETURN_IF_ERROR(EndCopies(memory_->CarryOut(*manager_)));
   positions_.resize(tokens.size());
   std::iota(positions_.begin(), positions_.end(), start);
   logits_rows_.clear();
@@ -160,6 +161,11 @@ Status SequenceRunner::EndStep(Status status) {
   } else {
     manager_->Truncate(sequence_, length());
   }
+  return status;
+}
+
+Status SequenceRunner::EndCopies(Status status) {
+  if (!status.ok()) manager_->Truncate(sequence_, length());
   return status;
 }
 

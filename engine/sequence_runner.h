@@ -23,7 +23,8 @@ class SequenceRunner {
  public:
   enum class Logits { kNone, kLast, kAll };
 
-  // `model` must outlive the runner. Reserves a cache for max_positions tokens, in the formats that
+  // `model` must outlive the runner. Reserves a cache for max_positions tokens in the memory of its
+  // backend, in the formats that
   // go with the numerics or in others (kInvalidArgument when they cannot go with them).
   static Result<std::unique_ptr<SequenceRunner>> Create(Model& model, Numerics numerics,
                                                         int64_t max_positions,
@@ -60,6 +61,8 @@ class SequenceRunner {
   Result<StepPlan> BeginStep(std::span<const TokenId> tokens, Logits wanted);
   // Settles what BeginStep began.
   Status EndStep(Status status);
+  // Takes the room back that was made for a step when copies of blocks went wrong.
+  Status EndCopies(Status status);
 
   Model& model_;
   std::unique_ptr<BlockManager> manager_;

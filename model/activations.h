@@ -1,8 +1,11 @@
-// Activations: the named buffers of one forward pass, laid out once for the largest step.
+// Activations: the named buffers of one forward pass, laid out once for the largest step, in the
+// memory of the backend that computes them.
 #pragma once
 
 #include <vector>
 
+#include "backend/device_memory.h"
+#include "base/status.h"
 #include "base/tensor_view.h"
 #include "base/types.h"
 #include "checkpoint/config.h"
@@ -10,9 +13,10 @@
 namespace fathom {
 
 // Each view has room for `max_rows` rows; a step takes First(n). Owned by the model, used by one
-// step at a time.
+// step at a time. Moving keeps the views.
 struct Activations {
-  Activations(const ModelConfig& config, int max_rows);
+  // kOutOfMemory, naming the step, where there is no room. `memory` must outlive them.
+  static Result<Activations> Create(const ModelConfig& config, int max_rows, DeviceMemory& memory);
 
   TensorView<float> hc;               // [n, hc_mult, D] residual stream
   TensorView<float> x;                // [n, D] a sub-layer's input
@@ -37,17 +41,15 @@ struct Activations {
   std::vector<Position> anchors_c128;
 
   // Compressor rows are as wide as the layer's kind needs: [n, width] over a shared buffer.
-  [[nodiscard]] TensorView<float> KvRows(int n, int width) { return {kv_rows_.data(), n, width}; }
-  [[nodiscard]] TensorView<float> ScoreRows(int n, int width) {
-    return {score_rows_.data(), n, width};
-  }
+  [[nodiscard]] TensorView<float> KvRows(int n, int width) { return {kv_rows_, n, width}; }
+  [[nodiscard]] TensorView<float> ScoreRows(int n, int width) { return {score_rows_, n, width}; }
 
   [[nodiscard]] int max_rows() const { return static_cast<int>(x.dim(0)); }
 
  private:
-  std::vector<float> floats_;
-  std::vector<int32_t> ints_;
-  std::vector<float> kv_rows_, score_rows_;
+  DeviceBuffer buffer_;
+  float* kv_rows_ = nullptr;
+  float* score_rows_ = nullptr;
 };
 
 }  // namespace fathom

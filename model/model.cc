@@ -36,6 +36,28 @@ TensorView<const float> View(const std::vector<float>& v) {
   return {v.data(), static_cast<int64_t>(v.size())};
 }
 
+// Rows of logits that a device has room for; more are computed in turns.
+constexpr int kDeviceLogitsRows = 64;
+
+// A view that the host may read: the device's own, or of a copy. For observers.
+template <typename T>
+class HostView {
+ public:
+  Status Read(DeviceMemory& memory, TensorView<const T> view) {
+    view_ = view;
+    if (memory.host_readable()) return OkStatus();
+    copy_.resize(static_cast<size_t>(view.size()));
+    view_ = view.At(copy_.data());
+    return memory.CopyOut(std::as_writable_bytes(std::span(copy_)),
+                          reinterpret_cast<const std::byte*>(view.data()));
+  }
+  [[nodiscard]] TensorView<const T> view() const { return view_; }
+
+ private:
+  std::vector<T> copy_;
+  TensorView<const T> view_;
+};
+
 }  // namespace
 
 BackendLimits BackendLimitsFor(const ModelConfig& c, int max_rows, int64_t max_positions) {
@@ -54,12 +76,19 @@ BackendLimits BackendLimitsFor(const ModelConfig& c, int max_rows, int64_t max_p
 }
 
 Result<std::unique_ptr<Model>> Model::Create(const Checkpoint& checkpoint, Backend& backend,
-                                             int max_rows, int64_t max_positions) {
+                                             int max_rows, int64_t max_positions,
+                                             const LoadProgress& progress) {
   if (max_rows < 1) return InvalidArgument("a step needs room for at least one token");
-  FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<ModelWeights> weights, ModelWeights::Build(checkpoint));
-  FATHOM_RETURN_IF_ERROR(
-      backend.Prepare(BackendLimitsFor(checkpoint.config(), max_rows, max_positions)));
-  for (const LayerWeights& layer : weights->layers) {
+  std::unique_ptr<Model> model(new Model(checkpoint, backend));
+  const ModelConfig& config = model->config_;
+  DeviceMemory& memory = backend.memory();
+  FATHOM_ASSIGN_OR_RETURN(model->weights_, ModelWeights::Build(checkpoint));
+  // Before the scratch and the activations: what does not fit is said with its size.
+  if (!memory.host_readable()) {
+    FATHOM_RETURN_IF_ERROR(model->weights_->MoveTo(memory, progress));
+  }
+  FATHOM_RETURN_IF_ERROR(backend.Prepare(BackendLimitsFor(config, max_rows, max_positions)));
+  for (const LayerWeights& layer : model->weights_->layers) {
     const AttentionWeights& a = layer.attn;
     const ExpertWeights& shared = layer.ffn.shared;
     for (const WeightView* matrix : {&a.wq_a, &a.wq_b, &a.wkv, &a.wo_a, &a.wo_b, &a.indexer.wq_b,
@@ -67,28 +96,56 @@ Result<std::unique_ptr<Model>> Model::Create(const Checkpoint& checkpoint, Backe
       if (!matrix->empty()) FATHOM_RETURN_IF_ERROR(backend.AddWeight(*matrix));
     }
   }
-  return std::unique_ptr<Model>(new Model(checkpoint, backend, std::move(weights), max_rows));
+  FATHOM_ASSIGN_OR_RETURN(model->activations_, Activations::Create(config, max_rows, memory));
+  model->frequencies_plain_ = RopeFrequencies(config, false);
+  model->frequencies_compressed_ = RopeFrequencies(config, true);
+  model->rope_plain_ = View(model->frequencies_plain_);
+  model->rope_compressed_ = View(model->frequencies_compressed_);
+  if (memory.host_readable()) return model;
+
+  FATHOM_ASSIGN_OR_RETURN(model->frequency_buffer_,
+                          memory.Allocate(2 * int64_t{sizeof(float)} * model->rope_plain_.size()));
+  std::byte* at = model->frequency_buffer_.data();
+  for (TensorView<const float>* table : {&model->rope_plain_, &model->rope_compressed_}) {
+    const auto bytes = std::as_bytes(table->elements());
+    FATHOM_RETURN_IF_ERROR(memory.CopyIn(at, bytes));
+    *table = table->At(reinterpret_cast<const float*>(at));
+    at += bytes.size();
+  }
+  const int64_t rows = std::min(max_rows, kDeviceLogitsRows);
+  FATHOM_ASSIGN_OR_RETURN(
+      model->logits_buffer_,
+      memory.Allocate(rows * config.vocab_size * static_cast<int64_t>(sizeof(float))));
+  model->logits_ = {reinterpret_cast<float*>(model->logits_buffer_.data()), rows,
+                    int64_t{config.vocab_size}};
+  return model;
 }
 
-Model::Model(const Checkpoint& checkpoint, Backend& backend, std::unique_ptr<ModelWeights> weights,
-             int max_rows)
-    : config_(checkpoint.config()),
-      backend_(backend),
-      weights_(std::move(weights)),
-      frequencies_plain_(RopeFrequencies(config_, false)),
-      frequencies_compressed_(RopeFrequencies(config_, true)),
-      activations_(config_, max_rows) {}
-
 Status Model::Forward(const StepPlan& plan, TensorView<float> logits, ForwardObserver* observer) {
+  return EndStep(Run(plan, logits, observer));
+}
+
+Status Model::EndStep(Status status) {
+  Status done = backend_.Synchronize();
+  return status.ok() ? done : status;
+}
+
+Status Model::Run(const StepPlan& plan, TensorView<float> logits, ForwardObserver* observer) {
   FATHOM_RETURN_IF_ERROR(BeginStep(plan));
   const TensorView<float> hc = activations_.hc.First(plan.num_rows());
   FATHOM_RETURN_IF_ERROR(backend_.EmbedExpand({plan.token_ids, weights_->embed, hc}));
-  for (int layer = 0; layer < config_.num_layers; ++layer) {
-    if (observer != nullptr) observer->OnHidden(layer, hc);
-    FATHOM_RETURN_IF_ERROR(Block(layer, plan, hc, observer));
+  for (int layer = 0; layer <= config_.num_layers; ++layer) {
+    if (observer != nullptr) {
+      HostView<float> seen;
+      FATHOM_RETURN_IF_ERROR(seen.Read(backend_.memory(), hc));
+      observer->OnHidden(layer, seen.view());
+    }
+    if (layer < config_.num_layers) FATHOM_RETURN_IF_ERROR(Block(layer, plan, hc, observer));
   }
-  if (observer != nullptr) observer->OnHidden(config_.num_layers, hc);
-  if (plan.logits_rows.empty()) return OkStatus();
+  return plan.logits_rows.empty() ? OkStatus() : Head(plan, hc, logits);
+}
+
+Status Model::Head(const StepPlan& plan, TensorView<const float> hc, TensorView<float> logits) {
   HeadArgs head;
   head.hc = hc;
   head.rows = plan.logits_rows;
@@ -100,7 +157,17 @@ Status Model::Forward(const StepPlan& plan, TensorView<float> logits, ForwardObs
   head.norm_eps = static_cast<float>(config_.rms_norm_eps);
   head.hc_eps = static_cast<float>(config_.hc_eps);
   head.logits = logits;
-  return backend_.Head(head);
+  if (logits_.empty()) return backend_.Head(head);
+  const auto total = static_cast<int64_t>(plan.logits_rows.size());
+  for (int64_t begin = 0; begin < total; begin += logits_.dim(0)) {
+    const int64_t n = std::min(logits_.dim(0), total - begin);
+    head.rows = plan.logits_rows.subspan(static_cast<size_t>(begin), static_cast<size_t>(n));
+    head.logits = logits_.First(n);
+    FATHOM_RETURN_IF_ERROR(backend_.Head(head));
+    FATHOM_RETURN_IF_ERROR(backend_.memory().CopyOut(
+        std::as_writable_bytes(logits.Slice(begin, n).elements()), logits_buffer_.data()));
+  }
+  return OkStatus();
 }
 
 Status Model::ForwardLayer(int layer, const StepPlan& plan, TensorView<float> hc,
@@ -109,11 +176,32 @@ Status Model::ForwardLayer(int layer, const StepPlan& plan, TensorView<float> hc
     return InvalidArgument("layer " + std::to_string(layer) + " of " +
                            std::to_string(config_.num_layers));
   }
-  FATHOM_RETURN_IF_ERROR(BeginStep(plan));
-  return Block(layer, plan, hc, observer);
+  return EndStep(RunLayer(layer, plan, hc, observer));
 }
 
-// What all layers share: the rotations of the step's positions.
+Status Model::RunLayer(int layer, const StepPlan& plan, TensorView<float> hc,
+                       ForwardObserver* observer) {
+  FATHOM_RETURN_IF_ERROR(BeginStep(plan));
+  DeviceMemory& memory = backend_.memory();
+  if (memory.host_readable()) return Block(layer, plan, hc, observer);
+  const TensorView<float> copy = activations_.hc.First(plan.num_rows());
+  if (copy.shape() != hc.shape()) return InvalidArgument("the residual stream has another shape");
+  auto* const data = reinterpret_cast<std::byte*>(copy.data());
+  FATHOM_RETURN_IF_ERROR(memory.CopyIn(data, std::as_bytes(hc.elements())));
+  FATHOM_RETURN_IF_ERROR(Block(layer, plan, copy, observer));
+  return memory.CopyOut(std::as_writable_bytes(hc.elements()), data);
+}
+
+Status Model::Observe(ForwardObserver* observer, int layer, std::string_view name,
+                      TensorView<const float> values) {
+  if (observer == nullptr) return OkStatus();
+  HostView<float> seen;
+  FATHOM_RETURN_IF_ERROR(seen.Read(backend_.memory(), values));
+  observer->OnTensor(layer, name, seen.view());
+  return OkStatus();
+}
+
+// What all layers share: the plan, and the rotations of the step's positions.
 Status Model::BeginStep(const StepPlan& plan) {
   const int n = plan.num_rows();
   if (n < 1 || n > max_rows()) {
@@ -121,19 +209,18 @@ Status Model::BeginStep(const StepPlan& plan) {
                            std::to_string(max_rows()));
   }
   if (prefetch_ != nullptr) prefetch_->BeginStep(plan.token_ids);
+  FATHOM_RETURN_IF_ERROR(backend_.BeginStep(plan));
   Activations& a = activations_;
   CollectAnchors(plan, 4, a.anchors_c4);
   CollectAnchors(plan, 128, a.anchors_c128);
-  const TensorView<const float> plain = View(frequencies_plain_);
-  const TensorView<const float> compressed = View(frequencies_compressed_);
   const auto rows = [](const std::vector<Position>& v) { return static_cast<int64_t>(v.size()); };
-  FATHOM_RETURN_IF_ERROR(backend_.RopeTable({plan.positions, plain, a.rope_plain.First(n)}));
+  FATHOM_RETURN_IF_ERROR(backend_.RopeTable({plan.positions, rope_plain_, a.rope_plain.First(n)}));
   FATHOM_RETURN_IF_ERROR(
-      backend_.RopeTable({plan.positions, compressed, a.rope_compressed.First(n)}));
-  FATHOM_RETURN_IF_ERROR(
-      backend_.RopeTable({a.anchors_c4, compressed, a.rope_anchors_c4.First(rows(a.anchors_c4))}));
+      backend_.RopeTable({plan.positions, rope_compressed_, a.rope_compressed.First(n)}));
+  FATHOM_RETURN_IF_ERROR(backend_.RopeTable(
+      {a.anchors_c4, rope_compressed_, a.rope_anchors_c4.First(rows(a.anchors_c4))}));
   return backend_.RopeTable(
-      {a.anchors_c128, compressed, a.rope_anchors_c128.First(rows(a.anchors_c128))});
+      {a.anchors_c128, rope_compressed_, a.rope_anchors_c128.First(rows(a.anchors_c128))});
 }
 
 Status Model::HcPreNorm(const HyperConnectionWeights& hc_weights, TensorView<const float> norm,
@@ -159,21 +246,18 @@ Status Model::Block(int layer, const StepPlan& plan, TensorView<float> hc,
   Activations& a = activations_;
   const int n = plan.num_rows();
   const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
-  const auto observe = [&](std::string_view name, TensorView<const float> values) {
-    if (observer != nullptr) observer->OnTensor(layer, name, values);
-  };
 
   FATHOM_RETURN_IF_ERROR(HcPreNorm(w.hc_attn, w.attn_norm, hc));
-  observe("attn_in", a.x.First(n));
+  FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "attn_in", a.x.First(n)));
   FATHOM_RETURN_IF_ERROR(Attention(layer, plan, observer));
-  observe("attn_out", a.sublayer_out.First(n));
+  FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "attn_out", a.sublayer_out.First(n)));
   FATHOM_RETURN_IF_ERROR(
       backend_.HcPost({a.sublayer_out.First(n), a.post.First(n), a.comb.First(n), hc}));
 
   FATHOM_RETURN_IF_ERROR(HcPreNorm(w.hc_ffn, w.ffn_norm, hc));
-  observe("ffn_in", a.x.First(n));
+  FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "ffn_in", a.x.First(n)));
   FATHOM_RETURN_IF_ERROR(MixtureOfExperts(layer, plan, observer));
-  observe("ffn_out", a.sublayer_out.First(n));
+  FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "ffn_out", a.sublayer_out.First(n)));
   return backend_.HcPost({a.sublayer_out.First(n), a.post.First(n), a.comb.First(n), hc});
 }
 
@@ -224,10 +308,8 @@ Status Model::Attention(int layer, const StepPlan& plan, ForwardObserver* observ
   attention.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
   attention.out = a.attn_o.First(n);
   FATHOM_RETURN_IF_ERROR(backend_.SparseAttention(attention));
-  if (observer != nullptr) {
-    observer->OnTensor(layer, "q", a.q.First(n));
-    observer->OnTensor(layer, "attn_o", a.attn_o.First(n));
-  }
+  FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "q", a.q.First(n)));
+  FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "attn_o", a.attn_o.First(n)));
 
   const TensorView<float> o_lora = a.o_lora.First(n);
   FATHOM_RETURN_IF_ERROR(
@@ -284,7 +366,11 @@ Status Model::SelectEntries(int layer, const StepPlan& plan, ForwardObserver* ob
   args.entries = a.entries.First(n);
   args.num_entries = a.num_entries.First(n);
   FATHOM_RETURN_IF_ERROR(backend_.IndexerTopk(args));
-  if (observer != nullptr) observer->OnEntries(layer, args.entries, args.num_entries);
+  if (observer == nullptr) return OkStatus();
+  HostView<int32_t> entries, num_entries;
+  FATHOM_RETURN_IF_ERROR(entries.Read(backend_.memory(), args.entries));
+  FATHOM_RETURN_IF_ERROR(num_entries.Read(backend_.memory(), args.num_entries));
+  observer->OnEntries(layer, entries.view(), num_entries.view());
   return OkStatus();
 }
 
@@ -305,7 +391,13 @@ Status Model::MixtureOfExperts(int layer, const StepPlan& plan, ForwardObserver*
   route.weights = a.expert_weights.First(n);
   FATHOM_RETURN_IF_ERROR(backend_.Route(route));
   if (prefetch_ != nullptr) prefetch_->Routed(layer, route.experts);
-  if (observer != nullptr) observer->OnRoute(layer, route.experts, route.weights);
+  if (observer != nullptr) {
+    HostView<int32_t> experts;
+    HostView<float> weights;
+    FATHOM_RETURN_IF_ERROR(experts.Read(backend_.memory(), route.experts));
+    FATHOM_RETURN_IF_ERROR(weights.Read(backend_.memory(), route.weights));
+    observer->OnRoute(layer, experts.view(), weights.view());
+  }
   return backend_.Moe({a.x.First(n), a.experts.First(n), a.expert_weights.First(n), w.routed,
                        w.shared, static_cast<float>(config_.swiglu_limit),
                        a.sublayer_out.First(n)});

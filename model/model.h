@@ -20,8 +20,8 @@
 
 namespace fathom {
 
-// Sees intermediate values of a step; for tests and diagnosis. Views are valid during the call
-// only.
+// Sees intermediate values of a step; for tests and diagnosis. Views are the host's (of a device's
+// memory, copies) and valid during the call only.
 class ForwardObserver {
  public:
   virtual ~ForwardObserver() = default;
@@ -42,38 +42,47 @@ BackendLimits BackendLimitsFor(const ModelConfig& config, int max_rows, int64_t 
 class Model {
  public:
   // `checkpoint` and `backend` must outlive the model. Prepares the backend for steps of up to
-  // `max_rows` tokens and sequences of up to `max_positions`.
+  // `max_rows` tokens and sequences of up to `max_positions`. Where the host cannot read the
+  // backend's memory, weights are copied there (ModelWeights::MoveTo), and `progress` is told.
   static Result<std::unique_ptr<Model>> Create(const Checkpoint& checkpoint, Backend& backend,
-                                               int max_rows, int64_t max_positions);
+                                               int max_rows, int64_t max_positions,
+                                               const LoadProgress& progress = {});
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
+  // In the backend's memory.
   [[nodiscard]] const ModelWeights& weights() const { return *weights_; }
+  [[nodiscard]] Backend& backend() const { return backend_; }
   // Of plain layers, or of those with compressed entries (model/rope.h).
   [[nodiscard]] const std::vector<float>& rope_frequencies(bool compressed) const {
     return compressed ? frequencies_compressed_ : frequencies_plain_;
   }
   [[nodiscard]] int max_rows() const { return activations_.max_rows(); }
 
-  // From here on, chosen experts are asked for as soon as they are known; for weights that are not
-  // all in memory. Its weights are this model's.
+  // From here on, chosen experts are asked for as soon as they are known; for weights in files that
+  // are not all in memory, so on backends whose memory is the host's. Its weights are this model's.
   void SetExpertPrefetch(std::unique_ptr<ExpertPrefetch> prefetch) {
     prefetch_ = std::move(prefetch);
   }
 
   // Computes the plan's rows: their cache entries are written, and logits [plan.logits_rows, vocab]
-  // of the wanted rows. kInvalidArgument for more than max_rows rows or token ids outside the
-  // vocabulary.
+  // of the wanted rows, in memory of the host. Returns when all of it is done; errors that a device
+  // found are among those returned. kInvalidArgument for more than max_rows rows or token ids
+  // outside the vocabulary.
   Status Forward(const StepPlan& plan, TensorView<float> logits,
                  ForwardObserver* observer = nullptr);
 
-  // One layer alone on a given residual stream [rows, hc_mult, D], in place.
+  // One layer alone on a given residual stream [rows, hc_mult, D] of the host, in place.
   Status ForwardLayer(int layer, const StepPlan& plan, TensorView<float> hc,
                       ForwardObserver* observer = nullptr);
 
  private:
-  Model(const Checkpoint& checkpoint, Backend& backend, std::unique_ptr<ModelWeights> weights,
-        int max_rows);
+  Model(const Checkpoint& checkpoint, Backend& backend)
+      : config_(checkpoint.config()), backend_(backend) {}
 
+  Status Run(const StepPlan& plan, TensorView<float> logits, ForwardObserver* observer);
+  Status RunLayer(int layer, const StepPlan& plan, TensorView<float> hc, ForwardObserver* observer);
+  // Behind everything that a step called: waits, so that nothing of it is left over.
+  Status EndStep(Status status);
   Status BeginStep(const StepPlan& plan);
   Status Block(int layer, const StepPlan& plan, TensorView<float> hc, ForwardObserver* observer);
   Status Attention(int layer, const StepPlan& plan, ForwardObserver* observer);
@@ -83,12 +92,20 @@ class Model {
   Status MixtureOfExperts(int layer, const StepPlan& plan, ForwardObserver* observer);
   Status HcPreNorm(const HyperConnectionWeights& hc_weights, TensorView<const float> norm,
                    TensorView<const float> hc);
+  Status Head(const StepPlan& plan, TensorView<const float> hc, TensorView<float> logits);
+  Status Observe(ForwardObserver* observer, int layer, std::string_view name,
+                 TensorView<const float> values);
 
   const ModelConfig config_;
   Backend& backend_;
   std::unique_ptr<ModelWeights> weights_;
   std::vector<float> frequencies_plain_, frequencies_compressed_;
+  DeviceBuffer frequency_buffer_;  // of both, where the host's are out of the backend's reach
+  TensorView<const float> rope_plain_, rope_compressed_;  // the same in the backend's memory
   Activations activations_;
+  // Where the host cannot read logits: those of some rows at a time [rows, vocab].
+  DeviceBuffer logits_buffer_;
+  TensorView<float> logits_;
   std::unique_ptr<ExpertPrefetch> prefetch_;  // absent where weights are in memory
 };
 

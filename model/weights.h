@@ -2,14 +2,17 @@
 // architecture.
 //
 // Matrices and fp32 tensors are views into the checkpoint's mapping; the small bf16 vectors (norm
-// weights) are widened to fp32 once and owned here. Immutable after Build(); valid as long as the
-// checkpoint.
+// weights) are widened to fp32 once and owned here. MoveTo() copies all of them into a device's
+// memory. Immutable after that; valid as long as the checkpoint, or the memory.
 #pragma once
 
+#include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
+#include "backend/device_memory.h"
 #include "backend/weights.h"
 #include "base/status.h"
 #include "base/tensor_view.h"
@@ -67,9 +70,20 @@ struct MtpWeights {
   LayerWeights layer;
 };
 
+// Told while weights are read, by the thread that loads.
+using LoadProgress = std::function<void(uint64_t done, uint64_t total)>;
+
 class ModelWeights {
  public:
   static Result<std::unique_ptr<ModelWeights>> Build(const Checkpoint& checkpoint);
+
+  // Copies the tensors into one buffer of `memory`, one after the other, and points the handles
+  // there; from then on the checkpoint may go. MTP blocks, which no step uses, stay behind: `mtp`
+  // is empty afterwards. kOutOfMemory, with the sizes, where there is no room. After an error the
+  // weights are of no use.
+  Status MoveTo(DeviceMemory& memory, const LoadProgress& progress);
+  // Bytes in that buffer; 0 where the weights are the checkpoint's.
+  [[nodiscard]] int64_t moved_bytes() const { return moved_.bytes(); }
 
   WeightView embed;  // bf16 [V, D]
   WeightView head;   // bf16 [V, D]
@@ -80,6 +94,7 @@ class ModelWeights {
 
  private:
   std::deque<std::vector<float>> widened_;  // stable addresses
+  DeviceBuffer moved_;
   friend class WeightReader;
 };
 
