@@ -262,6 +262,11 @@ class ModelBench {
 }  // namespace
 
 Result<Report> BenchModel(const std::filesystem::path& model, const ModelBenchOptions& o) {
+  if (o.engine.backend == "cuda") {
+    return Unimplemented(
+        "--backend cuda: the limits that this benchmark sets speeds against are the host's; fathom "
+        "bench streams and context measure models on a GPU");
+  }
   FATHOM_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(model));
   const ModelConfig& config = checkpoint.config();
   FATHOM_RETURN_IF_ERROR(Check(config, o));

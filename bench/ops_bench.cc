@@ -18,6 +18,11 @@ constexpr int kMostRuns = 20'000;
 
 Status CheckOptions(const ModelConfig& config, const OpsBenchOptions& o) {
   if (o.cpu.int8_dense) return InvalidArgument("weights that come in turn have no int8 copies");
+  if (o.backend == "cuda") {
+    return Unimplemented(
+        "--backend cuda: operands and limits of this benchmark are the host's; fathom bench "
+        "streams and context measure models on a GPU");
+  }
   const std::vector<std::string> names = OperationNames();
   for (const std::string& name : o.only) {
     if (std::find(names.begin(), names.end(), name) != names.end()) continue;

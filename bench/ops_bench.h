@@ -32,9 +32,10 @@ struct OpsBenchOptions {
   int time_ms = 200;                        // and more until this time is over
 };
 
-// kInvalidArgument for contexts beyond the model's positions, unknown operations and matrices for
-// which the memory is too small; kOutOfMemory where it is more than half of what is free, or where
-// activations need more than a quarter of that.
+// kUnimplemented for backends with memory of their own. kInvalidArgument for contexts beyond the
+// model's positions, unknown operations and matrices for which the memory is too small;
+// kOutOfMemory where it is more than half of what is free, or where activations need more than a
+// quarter of that.
 Result<Report> BenchOps(const ModelConfig& config, const OpsBenchOptions& options);
 
 }  // namespace fathom::bench

@@ -11,8 +11,8 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 
 constexpr std::array<Card, 8> kCards = {{
     {"a100", "NVIDIA A100 80 GB", 81920 * kMiB, false},
-    {"h100", "NVIDIA H100 80 GB", 81559 * kMiB, false},
-    {"h200", "NVIDIA H200 141 GB", 149557477376, true},
+    {"h100", "NVIDIA H100 80 GB", 81559 * kMiB, false, true},
+    {"h200", "NVIDIA H200 141 GB", 149557477376, true, true},
     {"b200", "NVIDIA B200", 183359 * kMiB, false},
     {"l40s", "NVIDIA L40S 48 GB", 46068 * kMiB, false},
     {"rtx-pro-6000", "NVIDIA RTX PRO 6000 Blackwell 96 GB", 97887 * kMiB, false},

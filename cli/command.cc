@@ -28,8 +28,11 @@ void AddModelOption(CLI::App& command, std::string& model) {
 
 void AddComputeOptions(CLI::App& command, std::string& backend, int& num_threads,
                        std::string& isa) {
-  command.add_option("--backend", backend, "Where to compute")
-      ->check(CLI::IsMember({"cpu", "reference"}))
+  command
+      .add_option("--backend", backend,
+                  "Where to compute: cpu; cuda, one Hopper GPU, in builds that have it; reference, "
+                  "slow and plain")
+      ->check(CLI::IsMember({"cpu", "cuda", "reference"}))
       ->capture_default_str();
   command
       .add_option("-t,--threads", num_threads,
@@ -113,6 +116,12 @@ void AddCacheOptions(CLI::App& command, CacheOptions& o) {
       ->check(RealNumber(0.0, 1.0, false, "above 0, at most 1"))
       ->capture_default_str()
       ->group(group);
+  command
+      .add_option("--gpu-memory-utilization", o.gpu_memory_share,
+                  "With --backend cuda: share of the GPU's memory that weights, activations and "
+                  "cache may fill (default: 0.92); --kv-cache-memory-bytes goes first")
+      ->check(RealNumber(0.0, 1.0, false, "above 0, at most 1"))
+      ->group(group);
   AddCacheFormatOptions(command, o);
 }
 
@@ -132,7 +141,28 @@ void AddCacheFormatOptions(CLI::App& command, CacheOptions& o) {
       ->group(group);
 }
 
+Status CheckCacheOptions(const CacheOptions& o, const std::string& backend) {
+  if (backend == "cuda") {
+    if (o.memory_share == CacheBudget{}.fraction) return OkStatus();
+    return InvalidArgument(
+        "--kv-cache-memory-fraction: a share of the host's memory; with --backend cuda size the "
+        "cache with --gpu-memory-utilization or --kv-cache-memory-bytes");
+  }
+  // vLLM's defaults, which its users write out: they ask for nothing special.
+  const double share = o.gpu_memory_share.value_or(0.9);
+  if (share == 0.9 || share == 0.92) return OkStatus();
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g", share);
+  return InvalidArgument("--gpu-memory-utilization " + std::string(text) + ": refused; the " +
+                         backend +
+                         " backend uses no GPU; size the cache with --kv-cache-memory-bytes or "
+                         "--kv-cache-memory-fraction");
+}
+
 Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model) {
+  if (model.backend == "cuda" && model.cpu_isa != "auto") {
+    return InvalidArgument("--cpu-isa: the cuda backend computes on the GPU");
+  }
   FATHOM_RETURN_IF_ERROR(UseIsa(model.cpu_isa));
   LocalEngineOptions options;
   options.backend = model.backend;
@@ -148,7 +178,10 @@ Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model) {
 
 Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model, const CacheOptions& cache) {
   FATHOM_ASSIGN_OR_RETURN(LocalEngineOptions options, ToEngineOptions(model));
-  options.cache_budget = {cache.memory_bytes, cache.memory_share};
+  FATHOM_RETURN_IF_ERROR(CheckCacheOptions(cache, model.backend));
+  options.cache_budget.bytes = cache.memory_bytes;
+  options.cache_budget.fraction = cache.memory_share;
+  if (cache.gpu_memory_share) options.cache_budget.device_share = *cache.gpu_memory_share;
   CacheDTypes dtypes = DefaultCacheDTypes(options.numerics);
   if (cache.attention_dtype != "auto") {
     FATHOM_ASSIGN_OR_RETURN(dtypes.attention, ParseAttentionCacheDType(cache.attention_dtype));

@@ -77,12 +77,15 @@ void AddModelOptions(CLI::App& command, ModelOptions& options);
 struct CacheOptions {
   int64_t memory_bytes = 0;  // 0: the share below
   double memory_share = CacheBudget{}.fraction;
+  std::optional<double> gpu_memory_share;  // of all of a GPU's memory
   std::string attention_dtype = "auto";
   std::string indexer_dtype = "auto";
 };
 void AddCacheOptions(CLI::App& command, CacheOptions& options);
 // The formats alone, for commands that size the cache themselves.
 void AddCacheFormatOptions(CLI::App& command, CacheOptions& options);
+// Refuses, naming the option, what sizes the cache on another backend than this.
+Status CheckCacheOptions(const CacheOptions& options, const std::string& backend);
 // The engine that the options describe; the rest as in LocalEngineOptions.
 Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model, const CacheOptions& cache);
 // The same without a cache, for what runs a model alone. Both call UseIsa.

@@ -24,6 +24,11 @@ void DescribeCache(const LocalEngine& engine) {
   spdlog::info("cache: {} in {} slabs, room for {} sequence(s) of {} tokens",
                HumanBytes(size.num_slabs * size.slab_bytes), stats.num_slabs,
                WithCommas(size.num_sequences), WithCommas(size.max_model_len));
+  if (const std::optional<MemoryState>& device = engine.device_memory()) {
+    spdlog::info("{}: {} of {} in use", device->name,
+                 HumanBytes(device->total_bytes - device->free_bytes),
+                 HumanBytes(device->total_bytes));
+  }
   if (engine.prefix_caching()) {
     spdlog::info(
         "prefix cache: on; a prompt continues at the exact token where an earlier one ended, or at "
@@ -106,8 +111,8 @@ Result<LoadedModel> LoadedModel::Load(const ModelLocation& location,
   std::vector<TokenId> eos = text.eos_token_ids.empty() ? checkpoint.config().eos_token_ids
                                                         : std::move(text.eos_token_ids);
   {
-    ProgressBar progress(options.weights == WeightsMode::kMmap ? "reading weights"
-                                                               : "copying weights");
+    const bool copies = options.weights != WeightsMode::kMmap || options.backend == "cuda";
+    ProgressBar progress(copies ? "copying weights" : "reading weights");
     LocalEngineOptions with_progress = options;
     with_progress.load_progress = [&](uint64_t done, uint64_t total) {
       progress.Update(done, total);

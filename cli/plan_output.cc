@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "cli/numbers.h"
+#include "engine/cuda_factory.h"
 
 namespace fathom::cli {
 namespace {
@@ -134,6 +135,15 @@ void PrintWeights(std::ostream& out, const PlanReport& report) {
                      HumanBytes(static_cast<int64_t>(total.main_bytes + total.mtp_bytes)));
 }
 
+// Why this build does not run the model on the card; empty where it does, other programs' memory
+// apart.
+std::string_view WhyNot(const CardPlan& plan) {
+  if (!HasCudaBackend()) return "this build computes on the CPU only";
+  if (!plan.card.has_kernels) return "there are kernels for Hopper cards only";
+  if (plan.host_bytes > 0 || plan.left_bytes <= 0) return "all weights must fit on the card";
+  return {};
+}
+
 void PrintCard(std::ostream& out, const ModelConfig& config, const PlanReport& report) {
   const CardPlan& plan = *report.card;
   out << fmt::format("\n{}: {} ({}), {:.0f} % of it used: {}\n", plan.card.title,
@@ -154,7 +164,8 @@ void PrintCard(std::ostream& out, const ModelConfig& config, const PlanReport& r
                        HumanBytes(*report.options.cache_bytes));
   }
   if (plan.left_bytes < 0) out << "  The card is too small even without routed experts.\n";
-  out << fmt::format("  Arithmetic only: {}.\n", kNoCardBackend);
+  const std::string_view why_not = WhyNot(plan);
+  out << fmt::format("  Arithmetic only{}{}.\n", why_not.empty() ? "" : ": ", why_not);
 }
 
 void PrintCache(std::ostream& out, const PlanReport& report) {
@@ -283,8 +294,10 @@ std::string PlanJson(const std::string& model, const ModelConfig& config,
                    {"expert_bytes_on_gpu", plan.num_experts_on_card * plan.expert_bytes},
                    {"expert_bytes_on_host", plan.host_bytes},
                    {"left_bytes", plan.left_bytes},
-                   {"runs_in_this_build", false},
-                   {"why_not", kNoCardBackend}};
+                   {"runs_in_this_build", WhyNot(plan).empty()}};
+    if (const std::string_view why_not = WhyNot(plan); !why_not.empty()) {
+      json["gpu"]["why_not"] = why_not;
+    }
   }
   if (report.cache_bytes) {
     json["cache_memory"] = {{"bytes", *report.cache_bytes},

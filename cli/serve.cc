@@ -201,8 +201,9 @@ Result<Served> LoadReplay(const ServeOptions& o, const ModelLocation& location,
   for (const char* name :
        {"--backend", "--threads", "--cpu-isa", "--cpu-activations", "--cpu-dense", "--numa",
         "--weights", "--max-num-batched-tokens", "--kv-cache-memory-bytes",
-        "--kv-cache-memory-fraction", "--kv-cache-dtype", "--indexer-cache-dtype",
-        "--enable-prefix-caching", "--prefix-cache-retention-interval", "--block-size"}) {
+        "--kv-cache-memory-fraction", "--gpu-memory-utilization", "--kv-cache-dtype",
+        "--indexer-cache-dtype", "--enable-prefix-caching", "--prefix-cache-retention-interval",
+        "--block-size"}) {
     const CLI::Option* option = command.get_option_no_throw(name);
     if (option != nullptr && option->count() > 0) {
       spdlog::warn("{} has no effect: --replay computes nothing", name);

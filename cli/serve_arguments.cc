@@ -82,9 +82,7 @@ class Preparer {
         TakeOption(name, setting);
       }
     }
-    if (result_.problems.empty()) {
-      for (std::string& problem : check()) result_.problems.push_back(std::move(problem));
-    }
+    for (std::string& problem : check()) result_.problems.push_back(std::move(problem));
     if (values.count("print-config") > 0) result_.next = ServeArguments::Next::kPrintConfig;
     return std::move(result_);
   }

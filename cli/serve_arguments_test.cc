@@ -130,6 +130,10 @@ const std::vector<Case> kCases = {
     {{"--max-num-seqs", "256", "--max-num-batched-tokens", "8192"}, kA},
     {{"--gpu-memory-utilization", "0.92"}, kA},
     {{"--gpu-memory-utilization", "0.95"}, kR},
+    {{"--gpu-memory-utilization", "0.95", "--backend", "cuda"}, kA},
+    {{"--gpu-memory-utilization", "1.5", "--backend", "cuda"}, kR},
+    {{"--kv-cache-memory-fraction", "0.5"}, kA},
+    {{"--kv-cache-memory-fraction", "0.5", "--backend", "cuda"}, kR},
     {{"--kv-cache-memory-bytes", "20G"}, kA},
     {{"--enable-prefix-caching"}, kA},
     {{"--no-enable-prefix-caching"}, kA},
@@ -383,9 +387,9 @@ TEST(Articles, TheListForProIsRefusedInOneRunByAllNames) {
   const Outcome outcome = Give(pro);
   EXPECT_THAT(outcome.given.problems,
               ElementsAre(HasSubstr("--data-parallel-size 8: refused"),
-                          HasSubstr("--gpu-memory-utilization 0.95: refused"),
                           AllOf(HasSubstr("--kv-transfer-config"), HasSubstr("MooncakeConnector")),
-                          AllOf(HasSubstr("--speculative-config"), HasSubstr("mtp"))));
+                          AllOf(HasSubstr("--speculative-config"), HasSubstr("mtp")),
+                          HasSubstr("--gpu-memory-utilization 0.95: refused")));
 }
 
 TEST(ServeArguments, ProblemsOfAllKindsComeTogether) {

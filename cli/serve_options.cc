@@ -110,8 +110,8 @@ void AddModelGroup(CLI::App& command, ServeOptions& o) {
 void AddCacheGroup(CLI::App& command, ServeOptions& o) {
   AddCacheOptions(command, o.cache);
   Group group(command, "Memory and cache");
-  group.Take({"--kv-cache-memory-bytes", "--kv-cache-memory-fraction", "--kv-cache-dtype",
-              "--indexer-cache-dtype"});
+  group.Take({"--kv-cache-memory-bytes", "--kv-cache-memory-fraction", "--gpu-memory-utilization",
+              "--kv-cache-dtype", "--indexer-cache-dtype"});
   group
       .Json("--attention-config", o.attention_config,
             "use_fp4_indexer_cache: true is --indexer-cache-dtype fp4")
@@ -342,6 +342,9 @@ std::vector<std::string> CheckServeOptions(const ServeOptions& o) {
   }
   if (!o.tokenizer_revision.empty() && o.tokenizer.empty()) {
     problems.emplace_back("--tokenizer-revision needs --tokenizer");
+  }
+  if (const Status cache = CheckCacheOptions(o.cache, o.model.backend); !cache.ok()) {
+    problems.push_back(cache.message());
   }
   bool fp4 = false;
   if (!o.attention_config.empty()) (void)JudgeAttention(o.attention_config, &fp4);

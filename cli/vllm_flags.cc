@@ -62,11 +62,11 @@ Judgement JudgeChatTemplate(const std::string& value) {
           "template shows them)"};
 }
 
-constexpr std::string_view kOneDevice = "this build computes on one CPU; leave the flag out";
+constexpr std::string_view kOneDevice = "this build computes on one device; leave the flag out";
 constexpr std::string_view kNoNodes = "one process on one machine serves; leave the flag out";
 constexpr std::string_view kTextOnly = "the model reads text only";
 constexpr std::string_view kNoPython = "no Python is run";
-constexpr std::string_view kNoGraphs = "there are no GPU graphs on a CPU: every step runs eagerly";
+constexpr std::string_view kNoGraphs = "no graphs are captured: every step runs eagerly";
 constexpr std::string_view kKernels = "fathom picks its kernels itself (--backend)";
 constexpr std::string_view kObsolete = "fathom has nothing that it could change";
 constexpr std::string_view kNoLora = "adapters are not supported; serve a merged checkpoint";
@@ -117,18 +117,15 @@ constexpr VllmFlag kFlags[] = {
     {"language-model-only", kSwitch, kWarn, "false", kTextOnly},
 
     // Memory and cache.
-    {"gpu-memory-utilization", kValue, kRefuse, "0.9|0.90|0.92",
-     "this build has no GPU; size the cache with --kv-cache-memory-bytes or "
-     "--kv-cache-memory-fraction"},
     {"num-gpu-blocks-override", kValue, kRefuse, "",
      "classes of the cache have blocks of different sizes; use --kv-cache-memory-bytes"},
     {"prefix-caching-hash-algo", kValue, kWarn, "sha256|sha256_cbor",
      "prefixes are named by SHA-256"},
     {"prefix-match-unit", kValue, kRefuse, "256", "prefixes are matched in blocks of 256"},
     {"disable-hybrid-kv-cache-manager", kSwitch, kWarn, "", "", JudgeHybridCache},
-    {"cpu-offload-gb", kValue, kRefuse, "0|0.0", "weights are in the host's memory already"},
+    {"cpu-offload-gb", kValue, kRefuse, "0|0.0", "weights lie in one memory, that of --backend"},
     {"kv-offloading-size", kValue, kRefuse, "0|0.0",
-     "the cache is in the host's memory already; give it more with --kv-cache-memory-bytes"},
+     "the cache lies in one memory, that of --backend; give it more with --kv-cache-memory-bytes"},
     {"kv-offloading-backend", kValue, kRefuse, "native", "there is no such tier"},
     {"kv-cache-metrics", kSwitch, kWarn, "false", "/metrics has the state of all blocks"},
     {"kv-cache-metrics-sample", kValue, kWarn, "", "/metrics has the state of all blocks"},
@@ -188,7 +185,7 @@ constexpr VllmFlag kFlags[] = {
     {"enable-sleep-mode", kSwitch, kWarn, "false", "/sleep and /wake_up do not exist"},
 
     // Several devices and machines.
-    {"device", kValue, kRefuse, "auto|cpu", "this build computes on the CPU; use --device cpu"},
+    {"device", kValue, kRefuse, "auto|cpu", "what computes is chosen with --backend"},
     {"tensor-parallel-size", kValue, kRefuse, "1", kOneDevice},
     {"data-parallel-size", kValue, kRefuse, "1", kOneDevice},
     {"pipeline-parallel-size", kValue, kRefuse, "1", kOneDevice},

@@ -49,6 +49,12 @@ void DescribeHugePages(const WeightsReport& r, std::vector<LogLine>& lines) {
 std::vector<LogLine> DescribeWeights(const WeightsReport& r) {
   std::vector<LogLine> lines;
   const std::string files = fmt::format("{} file(s)", r.num_files);
+  if (!r.device.empty()) {
+    lines.push_back({false, fmt::format("weights: {} of {} copied to {} from {}",
+                                        Gigabytes(static_cast<uint64_t>(r.device_bytes)),
+                                        Gigabytes(r.bytes), r.device, files)});
+    return lines;
+  }
   switch (r.mode) {
     case WeightsMode::kMmap:
       if (r.exceed_memory) {

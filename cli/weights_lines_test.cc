@@ -36,6 +36,18 @@ TEST(WeightsLines, WhatFitsIsOneLineWithoutAWarning) {
   }
 }
 
+TEST(WeightsLines, ADeviceIsNamedWithWhatItHolds) {
+  WeightsReport report = Report(WeightsMode::kMmap);
+  report.device = "GPU 0 (NVIDIA H200)";
+  report.device_bytes = 120'000'000'000;
+  report.exceed_memory = false;
+  const std::vector<LogLine> lines = DescribeWeights(report);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_FALSE(lines[0].is_warning);
+  EXPECT_THAT(lines[0].text, AllOf(HasSubstr("120.00 GB of 159.60 GB"), HasSubstr(report.device),
+                                   HasSubstr("46 file(s)")));
+}
+
 TEST(WeightsLines, WhatIsLargerThanMemorySaysWhatATokenReads) {
   WeightsReport report = Report(WeightsMode::kMmap);
   report.memory = {128'000'000'000, 100'000'000'000};

@@ -238,6 +238,8 @@ TEST(Bench, WhatCannotBeMeasuredIsRefused) {
   expect({"context", "--computed-tokens", "300"}, kFailed, "whole blocks");
   expect({"context", "--computed-tokens", "1G"}, kFailed, "more than the model has");
   expect({"model", "--contexts", "1M"}, kFailed, "positions");
+  expect({"model", "--backend", "cuda"}, kFailed, "--backend cuda");
+  expect({"ops", "--backend", "cuda"}, kFailed, "--backend cuda");
   expect({"model", "--prefill", "2M"}, kFailed, "positions");
   expect({"model", "--contexts", "300,310"}, kFailed, "context 310");
   expect({"model", "--contexts", "1"}, kFailed, "context 1");

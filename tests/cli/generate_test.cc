@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/program.h"
@@ -196,6 +197,32 @@ TEST(Generate, InstructionSetsAndInt8AreOptionsOfTheCpu) {
               HasSubstr("--cpu-activations int8"));
   EXPECT_THAT(refused({"--backend", "reference", "--cpu-dense", "int8"}),
               HasSubstr("--cpu-dense int8"));
+  EXPECT_THAT(refused({"--gpu-memory-utilization", "0.5"}),
+              AllOf(HasSubstr("--gpu-memory-utilization 0.5: refused"), HasSubstr("cpu backend")));
+}
+
+// Tests run where there is no GPU; what is refused is refused before one is looked for.
+TEST(Generate, OptionsOfTheCpuAreRefusedWithTheCudaBackend) {
+  const auto refused = [](std::vector<std::string> options) {
+    options.insert(options.begin(), {"generate", "--backend", "cuda"});
+    options.push_back(kSum);
+    const Outcome outcome = RunFathom(options);
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.out, IsEmpty());
+    return outcome.err;
+  };
+  EXPECT_THAT(refused({"--threads", "2"}), HasSubstr("--threads"));
+  EXPECT_THAT(refused({"--numa", "off"}), HasSubstr("--numa"));
+  EXPECT_THAT(refused({"--weights", "copy"}), HasSubstr("--weights copy"));
+  EXPECT_THAT(refused({"--cpu-isa", "portable"}), HasSubstr("--cpu-isa"));
+  EXPECT_THAT(refused({"--cpu-activations", "int8"}), HasSubstr("--cpu-activations int8"));
+  EXPECT_THAT(refused({"--cpu-dense", "int8"}), HasSubstr("--cpu-dense int8"));
+  EXPECT_THAT(refused({"--kv-cache-memory-fraction", "0.5"}),
+              HasSubstr("--gpu-memory-utilization"));
+  // Without the backend, or without a GPU.
+  if (std::getenv("FATHOM_REQUIRE_GPU") == nullptr) {
+    EXPECT_THAT(refused({}), AnyOf(HasSubstr("cmake --preset cuda"), HasSubstr("GPU")));
+  }
 }
 
 TEST(Generate, CtrlCEndsWithWhatCame) {
