@@ -25,10 +25,12 @@ ctest --preset release
 # Compiled with the compiler alone; the tests run on a GPU (CONTRIBUTING.md, "CUDA") and are skipped without.
 nvcc_major=$( (nvcc --version 2>/dev/null || true) | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
 if [[ "${nvcc_major:-0}" -ge 13 ]]; then
-  echo "== cuda: build of the backend and its tests"
+  echo "== cuda: build of the backend, its tests and the program"
   cmake --preset cuda --log-level=WARNING
-  cmake --build --preset cuda --target backend_cuda_ops_test fathom_backend_cuda_verify_interface_header_sets
+  cmake --build --preset cuda --target backend_cuda_ops_test fathom_backend_cuda_verify_interface_header_sets \
+    fathom golden_test nano_eval_test invariance_test
   build/cuda/bin/backend_cuda_ops_test --gtest_brief=1
+  build/cuda/bin/golden_test --gtest_brief=1 --gtest_filter='*cuda'
 else
   echo "== CUDA: NO nvcc 13 ON THIS MACHINE, backend/cuda IS NOT COMPILED"
 fi
@@ -36,7 +38,7 @@ $quick && exit 0
 
 # Memory: everything that reads files or client text, and the operations. Threads: pool, engine, server.
 asan_tests=(base_test cache_test cache_alloc_test checkpoint_test tokenizer_test chat_test grammar_test
-  backend_ops_test backend_cpu_test model_test engine_test replay_test load_test bench_test http_test server_test fuzz_corpus_test)
+  backend_ops_test backend_cpu_test model_test engine_test device_test replay_test load_test bench_test http_test server_test fuzz_corpus_test)
 tsan_tests=(base_test backend_cpu_test engine_test replay_test http_test server_test)
 for preset in asan tsan; do
   declare -n tests=${preset}_tests

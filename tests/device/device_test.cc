@@ -13,6 +13,7 @@
 #include "engine/engine_core.h"
 #include "engine/sequence_runner.h"
 #include "tests/device/guarded_backend.h"
+#include "tests/invariance/harness.h"
 #include "tests/test_data.h"
 
 namespace fathom {
@@ -278,6 +279,46 @@ TEST(DeviceEngine, BudgetsThatDoNotFitAreRefusedWithTheSizes) {
               AllOf(HasSubstr("--gpu-memory-utilization"), HasSubstr("guarded memory has")));
   options.cache_budget.device_share = 1.5;
   EXPECT_THAT(refused(options), HasSubstr("(0, 1]"));
+}
+
+// Blocks that two answers share are copied inside the device's memory before one goes on.
+TEST(DeviceEngine, CachedPrefixesAndPreemptionsGiveTheAnswersOfTheHost) {
+  std::vector<invariance::Answer> want;
+  for (const char* backend : {"reference", "guarded"}) {
+    invariance::Setting setting;
+    setting.model = ProjectPath("tests/data/tiny-a/checkpoint");
+    setting.backend = backend;
+    setting.max_batched_tokens = 64;
+    setting.max_num_seqs = 4;
+    setting.max_model_len = 512;
+    setting.cache_bytes = int64_t{8} << 20;
+    invariance::Engine engine(setting);
+    ASSERT_TRUE(engine.ok());
+    std::vector<invariance::Case> cases;
+    for (const int64_t length : {7, 40, 70}) {
+      cases.push_back({invariance::Pattern(3, length, engine.vocab()), 5, 0.0, length});
+    }
+    invariance::Disturbance disturbance;
+    disturbance.seed = 5;
+    disturbance.random_budgets = true;
+    disturbance.arrive_chance = 0.5;
+    disturbance.preempt_chance = 0.2;
+    std::vector<invariance::Answer> got = engine.Run(cases, disturbance);
+    for (const invariance::Answer& warm : engine.Run(cases, disturbance)) {
+      EXPECT_GT(warm.cached_tokens, 0);
+      got.push_back(warm);
+    }
+    const auto* guarded = dynamic_cast<const GuardedBackend*>(&engine.core().backend());
+    if (guarded == nullptr) {
+      want = std::move(got);
+      continue;
+    }
+    EXPECT_GT(guarded->guarded_memory().copies_within(), 0);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_TRUE(want[i].SameResult(got[i])) << invariance::Difference(want[i], got[i]);
+    }
+  }
 }
 
 TEST(CudaOptions, ThatTheCudaBackendHasNoUseForAreRefusedByName) {

@@ -70,6 +70,7 @@ class GuardedBackend final : public Backend {
 
   // The next Synchronize tells this, as a device tells what went wrong in it.
   void FailNext(Status status) { failure_ = std::move(status); }
+  [[nodiscard]] const GuardedMemory& guarded_memory() const { return memory_; }
   [[nodiscard]] int num_steps() const { return num_steps_; }
   [[nodiscard]] int num_waits() const { return num_waits_; }
 

@@ -15,6 +15,7 @@
 #include "chat/chat_request.h"
 #include "chat/json_parse.h"
 #include "tests/golden/golden.h"
+#include "tests/gpu.h"
 #include "tokenizer/tokenizer.h"
 
 namespace fathom {
@@ -33,9 +34,10 @@ struct Completion {
   std::vector<std::pair<size_t, float>> gaps;
 };
 
-class NanoEval : public testing::Test {
+class NanoEval : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
+    FATHOM_REQUIRE_GPU_FOR(GetParam());
     const std::filesystem::path file = ProjectPath("tests/data/fathom-nano-eval.jsonl");
     std::ifstream lines(file);
     for (std::string line; std::getline(lines, line);)
@@ -44,8 +46,8 @@ class NanoEval : public testing::Test {
     auto tokenizer = Tokenizer::Load(ProjectPath("models/fathom-nano"));
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().ToString();
     tokenizer_ = std::make_unique<Tokenizer>(std::move(tokenizer).value());
-    rig_ =
-        golden::MakeRig(ProjectPath("models/fathom-nano"), "cpu", Numerics::kOfficial, 512, 16384);
+    rig_ = golden::MakeRig(ProjectPath("models/fathom-nano"), GetParam(), Numerics::kOfficial, 512,
+                           16384);
     ASSERT_NE(rig_.runner, nullptr);
   }
 
@@ -138,7 +140,7 @@ bool Passes(const nlohmann::ordered_json& item, const Completion& completion) {
   return completion.ended && text.size() > 3;
 }
 
-TEST_F(NanoEval, GreedyCompletionsAndScore) {
+TEST_P(NanoEval, GreedyCompletionsAndScore) {
   const char* which = std::getenv("FATHOM_EVAL");
   const bool all = which != nullptr && std::string(which) == "all";
   size_t run = 0, equal = 0, ties = 0, passed = 0;
@@ -171,13 +173,19 @@ TEST_F(NanoEval, GreedyCompletionsAndScore) {
                               << completion.text;
   }
   const double score = static_cast<double>(passed) / static_cast<double>(run);
-  std::cout << "fathom-nano: " << run << " prompts, " << equal << " completions equal, " << ties
-            << " leave at a near tie (widest gap " << widest_tie << ", bound " << kTieBound << "), "
-            << passed << " answers right (" << 100.0 * score << " %, card " << 100.0 * kCardScore
-            << " %)\n";
+  std::cout << "fathom-nano, " << GetParam() << " backend: " << run << " prompts, " << equal
+            << " completions equal, " << ties << " leave at a near tie (widest gap " << widest_tie
+            << ", bound " << kTieBound << "), " << passed << " answers right (" << 100.0 * score
+            << " %, card " << 100.0 * kCardScore << " %)\n";
   EXPECT_GT(run, 60u);
   EXPECT_GE(score, kCardScore - 0.02);
 }
+
+INSTANTIATE_TEST_SUITE_P(Backends, NanoEval,
+                         testing::ValuesIn(HasCudaBackend()
+                                               ? std::vector<std::string>{"cpu", "cuda"}
+                                               : std::vector<std::string>{"cpu"}),
+                         [](const auto& backend) { return backend.param; });
 
 }  // namespace
 }  // namespace fathom

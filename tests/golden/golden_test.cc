@@ -11,6 +11,8 @@
 #include <cmath>
 #include <iostream>
 
+#include "tests/gpu.h"
+
 namespace fathom::golden {
 namespace {
 
@@ -18,7 +20,7 @@ constexpr int kLengths[] = {1, 5, 127, 128, 129, 300, 700};
 
 struct Case {
   std::string config;   // tiny-a or tiny-b
-  std::string backend;  // reference or cpu
+  std::string backend;  // reference, cpu or cuda
 };
 
 std::filesystem::path Folder(const std::string& config) {
@@ -31,7 +33,11 @@ std::string NameOf(const testing::TestParamInfo<Case>& info) {
   return name;
 }
 
-class Golden : public testing::TestWithParam<Case> {};
+class Golden : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override { FATHOM_REQUIRE_GPU_FOR(GetParam().backend); }
+};
+class GoldenExact : public Golden {};  // backends that have exact numerics
 
 // Logits of the rows that the golden stores, and of all rows their stored 20 largest.
 struct RowErrors {
@@ -68,7 +74,7 @@ RowErrors Compare(const SafetensorsFile& file, const std::vector<float>& logits,
   return errors;
 }
 
-TEST_P(Golden, ExactLogitsAndSelectionsAtEveryLength) {
+TEST_P(GoldenExact, ExactLogitsAndSelectionsAtEveryLength) {
   const std::filesystem::path folder = Folder(GetParam().config);
   FATHOM_REQUIRE_TEST_DATA(folder);
   Rig rig = MakeRig(folder / "checkpoint", GetParam().backend, Numerics::kExact, 700, 700);
@@ -168,6 +174,7 @@ TEST_P(Golden, ChunksOfAnySizeGiveTheSameBits) {
   }
   const int n = static_cast<int>(ids.size());
   for (Numerics numerics : {Numerics::kOfficial, Numerics::kExact}) {
+    if (numerics == Numerics::kExact && GetParam().backend == "cuda") continue;  // it has none
     Rig rig = MakeRig(folder / "checkpoint", GetParam().backend, numerics, n, n);
     ASSERT_NE(rig.runner, nullptr);
     const std::vector<float> whole = AllLogits(rig, ids, n);
@@ -175,10 +182,17 @@ TEST_P(Golden, ChunksOfAnySizeGiveTheSameBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Golden,
-                         testing::Values(Case{"tiny-a", "reference"}, Case{"tiny-b", "reference"},
-                                         Case{"tiny-a", "cpu"}, Case{"tiny-b", "cpu"}),
-                         NameOf);
+std::vector<Case> HostCases() {
+  return {{"tiny-a", "reference"}, {"tiny-b", "reference"}, {"tiny-a", "cpu"}, {"tiny-b", "cpu"}};
+}
+std::vector<Case> AllCases() {
+  std::vector<Case> cases = HostCases();
+  if (HasCudaBackend()) cases.insert(cases.end(), {{"tiny-a", "cuda"}, {"tiny-b", "cuda"}});
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenExact, testing::ValuesIn(HostCases()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Models, Golden, testing::ValuesIn(AllCases()), NameOf);
 
 }  // namespace
 }  // namespace fathom::golden

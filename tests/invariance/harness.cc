@@ -6,6 +6,8 @@
 #include <bit>
 #include <utility>
 
+#include "tests/device/guarded_backend.h"
+
 namespace fathom::invariance {
 namespace {
 
@@ -58,9 +60,15 @@ Engine::Engine(const Setting& setting) {
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
   if (!checkpoint.ok()) return;
   LocalEngineOptions options;
-  options.backend = setting.backend;
+  if (setting.backend == "guarded") {
+    options.make_backend = [](Numerics numerics) {
+      return Result<std::unique_ptr<Backend>>(std::make_unique<GuardedBackend>(numerics));
+    };
+  } else {
+    options.backend = setting.backend;
+  }
   options.numerics = setting.numerics;
-  options.num_threads = setting.num_threads;
+  if (setting.backend != "cuda") options.num_threads = setting.num_threads;  // it takes none
   options.cache_dtypes = setting.dtypes;
   options.prefix_caching = setting.prefix_caching;
   options.max_batched_tokens = setting.max_batched_tokens;

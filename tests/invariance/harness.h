@@ -46,7 +46,7 @@ struct Answer {
 // An engine of its own per setting.
 struct Setting {
   std::filesystem::path model;
-  std::string backend = "cpu";
+  std::string backend = "cpu";  // or "guarded" (tests/device/guarded_backend.h)
   Numerics numerics = Numerics::kOfficial;
   int num_threads = 1;
   std::optional<CacheDTypes> dtypes;

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "tests/gpu.h"
 #include "tests/invariance/harness.h"
 #include "tests/test_data.h"
 
@@ -38,7 +39,7 @@ struct Subject {
   int64_t longest;  // in the sample
 };
 
-constexpr Subject kSubjects[] = {
+constexpr Subject kHostSubjects[] = {
     {"nano_cpu", "models/fathom-nano", false, "cpu", Numerics::kOfficial, 4097},
     {"tiny_a_cpu_official", "tests/data/tiny-a/checkpoint", false, "cpu", Numerics::kOfficial, 513},
     {"tiny_a_cpu_exact", "tests/data/tiny-a/checkpoint", false, "cpu", Numerics::kExact, 513},
@@ -47,6 +48,20 @@ constexpr Subject kSubjects[] = {
     {"tiny_b_cpu_official", "golden/tiny-b/checkpoint", true, "cpu", Numerics::kOfficial, 513},
     {"tiny_b_cpu_exact", "golden/tiny-b/checkpoint", true, "cpu", Numerics::kExact, 513},
 };
+
+constexpr Subject kGpuSubjects[] = {
+    {"nano_cuda", "models/fathom-nano", false, "cuda", Numerics::kOfficial, 4097},
+    {"tiny_a_cuda", "tests/data/tiny-a/checkpoint", false, "cuda", Numerics::kOfficial, 513},
+    {"tiny_b_cuda", "golden/tiny-b/checkpoint", true, "cuda", Numerics::kOfficial, 513},
+};
+
+std::vector<Subject> Subjects() {
+  std::vector<Subject> subjects(std::begin(kHostSubjects), std::end(kHostSubjects));
+  if (HasCudaBackend()) {
+    subjects.insert(subjects.end(), std::begin(kGpuSubjects), std::end(kGpuSubjects));
+  }
+  return subjects;
+}
 
 // For test listings.
 void PrintTo(const Subject& subject, std::ostream* out) { *out << subject.name; }
@@ -60,6 +75,7 @@ class Invariance : public testing::TestWithParam<Subject> {
     const Subject& s = GetParam();
     setting_.model = s.shared ? SharedPath(s.model) : ProjectPath(s.model);
     FATHOM_REQUIRE_TEST_DATA(setting_.model);
+    FATHOM_REQUIRE_GPU_FOR(s.backend);
     setting_.backend = s.backend;
     setting_.numerics = s.numerics;
     auto checkpoint = Checkpoint::Open(setting_.model);
@@ -257,11 +273,12 @@ TEST_P(Invariance, SameRequestSameBits) {
   InBatchesWithRandomCutsAndPreemptions();
   WithPrefixesFromTheCacheAtTheExactToken();
   InMemoryThatIsAlwaysShort();
-  if (RunAll() || setting_.backend == "cpu") WhenAnswersOutgrowTheMemory();
+  if (RunAll() || setting_.backend == "cpu" || setting_.backend == "cuda")
+    WhenAnswersOutgrowTheMemory();
   WhateverFormatTheCacheHas();
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Invariance, testing::ValuesIn(kSubjects), NameOf);
+INSTANTIATE_TEST_SUITE_P(Models, Invariance, testing::ValuesIn(Subjects()), NameOf);
 
 TEST(InvarianceLong, SixtyThousandTokens) {
   if (!RunAll()) GTEST_SKIP() << "SKIPPED: set FATHOM_INVARIANCE=all";
