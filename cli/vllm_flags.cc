@@ -185,7 +185,8 @@ constexpr VllmFlag kFlags[] = {
     {"enable-sleep-mode", kSwitch, kWarn, "false", "/sleep and /wake_up do not exist"},
 
     // Several devices and machines.
-    {"device", kValue, kRefuse, "auto|cpu", "what computes is chosen with --backend"},
+    {"device", kValue, kRefuse, "auto|cpu",
+     "GPUs are chosen with --backend cuda; --device cpu is taken"},
     {"tensor-parallel-size", kValue, kRefuse, "1", kOneDevice},
     {"data-parallel-size", kValue, kRefuse, "1", kOneDevice},
     {"pipeline-parallel-size", kValue, kRefuse, "1", kOneDevice},
