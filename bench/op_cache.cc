@@ -51,6 +51,11 @@ Result<std::unique_ptr<OpCache>> OpCache::Create(const ModelConfig& config, Devi
     plan.tables[c] = {&cache->tables_[c], 1};
   }
   plan.pages = cache->memory_->pages();
+  HostDeviceMemory host;
+  std::unique_ptr<CacheMemory> staged;  // the same pages, where a device has the real ones
+  if (!memory.host_readable()) {
+    FATHOM_ASSIGN_OR_RETURN(staged, CacheMemory::Create(planner.layout(), manager.pool(), host));
+  }
   for (int layer = 0; layer < 2; ++layer) {
     for (int k = 0; k < kNumCacheKinds; ++k) {
       const auto kind = static_cast<CacheKind>(k);
@@ -58,14 +63,26 @@ Result<std::unique_ptr<OpCache>> OpCache::Create(const ModelConfig& config, Devi
       const int64_t begin =
           std::max<int64_t>(0, planner.layout().LiveBegin(ClassOf(kind), context));
       const int per_entry = CacheLayout::PositionsPerEntry(kind);
-      cache->Fill(kind, layer, begin / per_entry, length / per_entry);
+      const PageView& pages = plan.Pages(layer, kind);
+      const PageView& written =
+          staged == nullptr ? pages
+                            : staged->pages()[static_cast<size_t>(layer)][static_cast<size_t>(k)];
+      cache->Fill(kind, written, begin / per_entry, length / per_entry);
+      if (staged == nullptr) continue;
+      const BlockTable& table = plan.TablesFor(kind)[0];
+      for (const int32_t block : std::span(table.blocks, static_cast<size_t>(table.num_blocks))) {
+        if (block == kNoBlock) continue;
+        const int64_t offset = block * pages.block_stride;
+        FATHOM_RETURN_IF_ERROR(memory.CopyIn(
+            pages.base + offset,
+            {written.base + offset, static_cast<size_t>(pages.format.content_bytes())}));
+      }
     }
   }
   return cache;
 }
 
-void OpCache::Fill(CacheKind kind, int layer, int64_t begin, int64_t end) {
-  const PageView& pages = plan_.Pages(layer, kind);
+void OpCache::Fill(CacheKind kind, const PageView& pages, int64_t begin, int64_t end) {
   const BlockTable& table = plan_.TablesFor(kind)[0];
   std::vector<float> values(static_cast<size_t>(pages.format.dim));
   for (int64_t entry = begin; entry < end; ++entry) {

@@ -23,7 +23,8 @@ class OpCache {
   static constexpr int kC4Layer = 0;
   static constexpr int kC128Layer = 1;
 
-  // `num_rows` tokens behind `context` ones, in memory that the host can read.
+  // `num_rows` tokens behind `context` ones. What the host cannot write in `memory` is made beside
+  // it and copied in.
   static Result<std::unique_ptr<OpCache>> Create(const ModelConfig& config, DeviceMemory& memory,
                                                  int64_t context, int num_rows);
 
@@ -37,7 +38,8 @@ class OpCache {
 
  private:
   OpCache() = default;
-  void Fill(CacheKind kind, int layer, int64_t begin, int64_t end);
+  // Entries [begin, end), in pages that the host writes.
+  void Fill(CacheKind kind, const PageView& pages, int64_t begin, int64_t end);
 
   std::unique_ptr<BlockManager> manager_;
   std::unique_ptr<CacheMemory> memory_;

@@ -29,18 +29,6 @@ TensorView<T> Shaped(T* data, std::initializer_list<int64_t> shape) {
   }
 }
 
-// On a cache line, as the model has its activations.
-template <typename T>
-T* AlignedRoom(std::deque<std::vector<T>>& memory, std::initializer_list<int64_t> shape) {
-  size_t count = 1;
-  for (const int64_t d : shape) count *= static_cast<size_t>(d);
-  constexpr size_t kLine = 64;
-  std::vector<T>& room = memory.emplace_back(count + kLine / sizeof(T));
-  void* begin = room.data();
-  size_t bytes = room.size() * sizeof(T);
-  return static_cast<T*>(std::align(kLine, count * sizeof(T), begin, bytes));
-}
-
 }  // namespace
 
 const std::vector<OpCases::Operation>& OpCases::Operations() {
@@ -82,25 +70,61 @@ Result<std::unique_ptr<OpCases>> OpCases::Create(const ModelConfig& config, Back
       continue;
     }
     FATHOM_RETURN_IF_ERROR((cases.get()->*operation.add)());
+    FATHOM_RETURN_IF_ERROR(cases->operands_status_);
   }
+  // As before each step: operations find the plan where they compute.
+  FATHOM_RETURN_IF_ERROR(backend.BeginStep(cases->cache_->plan()));
   return cases;
 }
 
+template <typename T>
+TensorView<T> OpCases::Room(std::initializer_list<int64_t> shape) {
+  int64_t count = 1;
+  for (const int64_t d : shape) count *= d;
+  const int64_t bytes = std::max<int64_t>(count * static_cast<int64_t>(sizeof(T)), 1);
+  Result<DeviceBuffer> buffer = backend_.memory().Allocate(bytes);
+  if (!buffer.ok()) {
+    if (operands_status_.ok()) operands_status_ = buffer.status();
+    return Shaped<T>(nullptr, shape);
+  }
+  operands_.push_back(std::move(*buffer));
+  return Shaped(reinterpret_cast<T*>(operands_.back().data()), shape);
+}
+
+template <typename T>
+TensorView<T> OpCases::CopyOf(std::span<const T> values, std::initializer_list<int64_t> shape) {
+  const TensorView<T> room = Room<T>(shape);
+  if (room.data() == nullptr) return room;
+  const Status status =
+      backend_.memory().CopyIn(reinterpret_cast<std::byte*>(room.data()), std::as_bytes(values));
+  if (operands_status_.ok()) operands_status_ = status;
+  return room;
+}
+
+template TensorView<int32_t> OpCases::Room(std::initializer_list<int64_t>);
+template TensorView<int32_t> OpCases::CopyOf(std::span<const int32_t>,
+                                             std::initializer_list<int64_t>);
+template TensorView<int64_t> OpCases::CopyOf(std::span<const int64_t>,
+                                             std::initializer_list<int64_t>);
+
 TensorView<float> OpCases::Values(std::initializer_list<int64_t> shape) {
-  const TensorView<float> values = Shaped(AlignedRoom(floats_, shape), shape);
+  int64_t count = 1;
+  for (const int64_t d : shape) count *= d;
   // Splitmix's numbers, as tokens of a vocabulary of 2^16.
   constexpr int kSteps = 1 << 16, kFirst = 32;
   const std::vector<TokenId> random =
-      SyntheticTokens(static_cast<int64_t>(floats_.size()), values.size(), kSteps + kFirst);
-  const std::span<float> out = values.elements();
-  for (size_t i = 0; i < out.size(); ++i) {
-    out[i] = RoundToBf16(static_cast<float>(random[i] - kFirst) * (2.0f / kSteps) - 1.0f);
+      SyntheticTokens(static_cast<int64_t>(operands_.size()) + 1, count, kSteps + kFirst);
+  std::vector<float> values(random.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = RoundToBf16(static_cast<float>(random[i] - kFirst) * (2.0f / kSteps) - 1.0f);
   }
-  return values;
+  return CopyOf<float>(values, shape);
 }
 
-TensorView<int32_t> OpCases::Ints(std::initializer_list<int64_t> shape) {
-  return Shaped(AlignedRoom(ints_, shape), shape);
+TensorView<float> OpCases::Constant(float value, std::initializer_list<int64_t> shape) {
+  int64_t count = 1;
+  for (const int64_t d : shape) count *= d;
+  return CopyOf<float>(std::vector<float>(static_cast<size_t>(count), value), shape);
 }
 
 int OpCases::VocabularyRows() const {
@@ -110,10 +134,10 @@ int OpCases::VocabularyRows() const {
 }
 
 Status OpCases::AddRopeTable() {
-  frequencies_ = RopeFrequencies(config_, true);
+  const std::vector<float> values = RopeFrequencies(config_, true);
   const TensorView<float> out = Values({n_, config_.rope_dim / 2, 2});
-  const TensorView<const float> frequencies(frequencies_.data(),
-                                            static_cast<int64_t>(frequencies_.size()));
+  const TensorView<const float> frequencies =
+      CopyOf<float>(values, {static_cast<int64_t>(values.size())});
   OpCase op{"rope_table", "positions"};
   op.activation_bytes = ViewBytes(out, frequencies);
   op.flop = Product({n_, config_.rope_dim / 2, 3});
@@ -127,17 +151,16 @@ Status OpCases::AddRopeTable() {
 Status OpCases::AddEmbedExpand() {
   const int dim = config_.hidden_size, rows = VocabularyRows();
   FATHOM_RETURN_IF_ERROR(weights_.Reserve("embed", DType::kBF16, rows, dim));
-  const TensorView<int32_t> ids = Ints({n_});
-  const std::vector<TokenId> random = SyntheticTokens(2, n_, config_.vocab_size);
-  for (int i = 0; i < n_; ++i) ids.data()[i] = random[static_cast<size_t>(i)] % rows;
+  embed_ids_ = SyntheticTokens(2, n_, config_.vocab_size);
+  for (TokenId& id : embed_ids_) id %= rows;
   const TensorView<float> hc = Values({n_, config_.hc_mult, dim});
   OpCase op{"embed_expand", "embed, bf16"};
   op.weight_bytes = WeightMemory::StoredBytes(DType::kBF16, n_, dim);
   op.activation_bytes = ViewBytes(hc);
-  op.run = [this, rows, dim, hc, ids] {
+  op.run = [this, rows, dim, hc] {
     // Other rows each time.
-    for (int32_t& id : ids.elements()) id = (id + n_ * 7 + 1) % rows;
-    return backend_.EmbedExpand({ids.elements(), weights_.Take(DType::kBF16, rows, dim), hc});
+    for (TokenId& id : embed_ids_) id = (id + n_ * 7 + 1) % rows;
+    return backend_.EmbedExpand({embed_ids_, weights_.Take(DType::kBF16, rows, dim), hc});
   };
   cases_.push_back(std::move(op));
   return OkStatus();
@@ -174,10 +197,9 @@ Status OpCases::AddHcPreNorm() {
 Status OpCases::AddHcPost() {
   const int hc = config_.hc_mult, dim = config_.hidden_size;
   HcPostArgs args;
-  const TensorView<float> post = Values({n_, hc}), comb = Values({n_, hc, hc});
   // The copies are mixed over and over in place: these keep them in bounds.
-  std::fill(post.elements().begin(), post.elements().end(), 0.125f);
-  std::fill(comb.elements().begin(), comb.elements().end(), 0.5f / static_cast<float>(hc));
+  const TensorView<float> post = Constant(0.125f, {n_, hc});
+  const TensorView<float> comb = Constant(0.5f / static_cast<float>(hc), {n_, hc, hc});
   args.out = Values({n_, dim});
   args.post = post;
   args.comb = comb;

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -89,9 +88,15 @@ class OpCases {
   Status AddSparseAttention(const char* what, int ratio);
   // Rows of a bf16 table over the vocabulary that the weights have room for.
   [[nodiscard]] int VocabularyRows() const;
+  // Operands in the backend's memory. Where there is no room for one its view is of nothing, and
+  // `operands_status_` says so before anybody runs a case.
+  template <typename T>
+  TensorView<T> Room(std::initializer_list<int64_t> shape);
+  template <typename T>
+  TensorView<T> CopyOf(std::span<const T> values, std::initializer_list<int64_t> shape);
   // Random values of bf16 in [-1, 1), or room for results.
   TensorView<float> Values(std::initializer_list<int64_t> shape);
-  TensorView<int32_t> Ints(std::initializer_list<int64_t> shape);
+  TensorView<float> Constant(float value, std::initializer_list<int64_t> shape);
   // The next fp32 matrix of the weights.
   [[nodiscard]] TensorView<const float> TakeFloats(int rows, int cols) {
     return {static_cast<const float*>(weights_.Take(DType::kF32, rows, cols).data), rows, cols};
@@ -102,12 +107,11 @@ class OpCases {
   WeightMemory& weights_;
   const int n_;
   std::unique_ptr<OpCache> cache_;
-  std::deque<std::vector<float>> floats_;
-  std::deque<std::vector<int32_t>> ints_;
-  std::vector<int64_t> hash_table_;
-  std::vector<ExpertWeights> experts_;
+  std::vector<DeviceBuffer> operands_;
+  Status operands_status_;
+  std::vector<TokenId> embed_ids_;
+  std::vector<ExpertWeights> experts_;  // all of them twice
   std::vector<int> head_rows_;
-  std::vector<float> frequencies_;
   std::vector<OpCase> cases_;
 };
 

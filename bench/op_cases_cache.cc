@@ -87,8 +87,8 @@ Status OpCases::AddIndexerTopk() {
   args.plan = &cache_->plan();
   args.keys = cache_->Pages(OpCache::kC4Layer, CacheKind::kC4IndexKeys);
   args.topk = c.index_topk;
-  args.entries = Ints({n_, c.index_topk});
-  args.num_entries = Ints({n_});
+  args.entries = Room<int32_t>({n_, c.index_topk});
+  args.num_entries = Room<int32_t>({n_});
   // Queries with no more entries than they may choose score none.
   double scores = 0.0;
   int most = 0;
@@ -139,24 +139,26 @@ Status OpCases::AddSparseAttention(const char* what, int ratio) {
     args.ratio = ratio;
     const int most = VisibleEntries(plan.positions.back(), ratio);
     std::vector<bool> read(static_cast<size_t>(most), ratio == 128);
-    const TensorView<int32_t> entries = Ints({n_, c.index_topk}), counts = Ints({n_});
-    std::fill(entries.elements().begin(), entries.elements().end(), -1);
+    std::vector<int32_t> counts(static_cast<size_t>(n_));
+    std::vector<int32_t> entries(counts.size() * static_cast<size_t>(c.index_topk), -1);
     for (int row = 0; row < n_; ++row) {
       const int visible = VisibleEntries(plan.positions[static_cast<size_t>(row)], ratio);
       const int chosen = ratio == 4 ? std::min(visible, c.index_topk) : visible;
       keys += chosen;
       if (ratio != 4) continue;
       // Evenly over all of them: as far from each other as a top-k's.
-      counts.data()[row] = chosen;
+      counts[static_cast<size_t>(row)] = chosen;
+      int32_t* const chosen_entries =
+          &entries[static_cast<size_t>(row) * static_cast<size_t>(c.index_topk)];
       for (int64_t j = 0; j < chosen; ++j) {
         const auto entry = static_cast<int32_t>(j * visible / chosen);
-        entries.row(row)[static_cast<size_t>(j)] = entry;
+        chosen_entries[j] = entry;
         read[static_cast<size_t>(entry)] = true;
       }
     }
     if (ratio == 4) {
-      args.entries = entries;
-      args.num_entries = counts;
+      args.entries = CopyOf<int32_t>(entries, {n_, c.index_topk});
+      args.num_entries = CopyOf<int32_t>(counts, {n_});
     }
     op.cache_bytes +=
         std::count(read.begin(), read.end(), true) * cache_->EntryBytes(args.compressed_kind);

@@ -74,7 +74,7 @@ Status OpCases::AddRoute() {
   FATHOM_RETURN_IF_ERROR(weights_.Reserve("gate", DType::kBF16, experts, dim));
   RouteArgs args;
   args.x = Values({n_, dim});
-  args.experts = Ints({n_, k});
+  args.experts = Room<int32_t>({n_, k});
   args.weights = Values({n_, k});
   args.scale = static_cast<float>(config_.routed_scaling_factor);
   const auto add = [&](const char* what) {
@@ -93,9 +93,9 @@ Status OpCases::AddRoute() {
   if (config_.num_hash_layers == 0) return OkStatus();
   args.bias = {};
   const std::vector<TokenId> ids = SyntheticTokens(3, int64_t{config_.vocab_size} * k, 1 << 16);
-  hash_table_.assign(ids.begin(), ids.end());
-  for (int64_t& id : hash_table_) id %= experts;
-  args.hash_table = {hash_table_.data(), config_.vocab_size, k};
+  std::vector<int64_t> table(ids.begin(), ids.end());
+  for (int64_t& id : table) id %= experts;
+  args.hash_table = CopyOf<int64_t>(table, {config_.vocab_size, k});
   args.token_ids = cache_->plan().token_ids;
   add("by token id, bf16");
   return OkStatus();
@@ -116,9 +116,10 @@ Status OpCases::AddMoe() {
   };
   experts_.clear();
   for (int e = 0; e < num_experts; ++e) experts_.push_back(take(DType::kI8, width));
+  for (int e = 0; e < num_experts; ++e) experts_.push_back(experts_[static_cast<size_t>(e)]);
   MoeArgs args;
   args.x = Values({n_, dim});
-  const TensorView<int32_t> chosen = Ints({n_, k});
+  std::vector<int32_t> chosen(static_cast<size_t>(n_) * static_cast<size_t>(k));
   // Different ones in a row, at random. Numbered in the order in which they are met: those of a run
   // lie side by side in memory, and those of the next run behind them.
   std::vector<int32_t> numbers(static_cast<size_t>(num_experts), -1);
@@ -131,12 +132,11 @@ Status OpCases::AddMoe() {
       while (in_row[expert]) expert = (expert + 1) % in_row.size();
       in_row[expert] = true;
       if (numbers[expert] < 0) numbers[expert] = distinct++;
-      chosen.row(row)[static_cast<size_t>(slot)] = numbers[expert];
+      chosen[static_cast<size_t>(row * k + slot)] = numbers[expert];
     }
   }
-  args.experts = chosen;
+  args.experts = CopyOf<int32_t>(chosen, {n_, k});
   args.weights = Values({n_, k});
-  args.routed = experts_;
   args.swiglu_limit = static_cast<float>(c.swiglu_limit);
   args.out = Values({n_, dim});
   OpCase op{"moe", std::to_string(distinct) + " experts, fp4, and the shared one, fp8"};
@@ -146,8 +146,11 @@ Status OpCases::AddMoe() {
                     WeightMemory::StoredBytes(DType::kF8E4M3, dim, shared_width);
   op.activation_bytes = ViewBytes(args.x, args.weights, args.experts, args.out);
   op.flop = Product({6, n_, dim, int64_t{k} * width + shared_width});
-  op.run = [this, args, chosen, take, num_experts, distinct, shared_width]() mutable {
-    for (int32_t& expert : chosen.elements()) expert = (expert + distinct) % num_experts;
+  op.run = [this, args, take, num_experts, distinct, shared_width, first = 0]() mutable {
+    // The same ids, but other experts behind them.
+    first = (first + distinct) % num_experts;
+    args.routed =
+        std::span(experts_).subspan(static_cast<size_t>(first), static_cast<size_t>(num_experts));
     args.shared = take(DType::kF8E4M3, shared_width);
     return backend_.Moe(args);
   };

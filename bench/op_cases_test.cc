@@ -3,35 +3,43 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "engine/engine_core.h"
+#include "tests/device/guarded_backend.h"
 
 namespace fathom::bench {
 namespace {
 
 class OpCasesTest : public ::testing::TestWithParam<const char*> {
  protected:
-  OpCasesTest() : pool_(2), weights_(pool_, int64_t{8} << 20) {
+  OpCasesTest() : pool_(2) {
     auto config = LoadModelConfig(FATHOM_SOURCE_DIR "/models/fathom-nano");
     EXPECT_TRUE(config.ok()) << config.status().ToString();
     config_ = *config;
-    auto backend = MakeBackend(GetParam(), Numerics::kOfficial, 2);
-    EXPECT_TRUE(backend.ok());
-    backend_ = std::move(*backend);
+    if (GetParam() == std::string("guarded")) {
+      backend_ = std::make_unique<GuardedBackend>(Numerics::kOfficial);
+    } else {
+      auto backend = MakeBackend(GetParam(), Numerics::kOfficial, 2);
+      EXPECT_TRUE(backend.ok());
+      backend_ = std::move(*backend);
+    }
+    weights_.emplace(pool_, backend_->memory(), int64_t{8} << 20);
     EXPECT_TRUE(backend_->Prepare(BackendLimitsFor(config_, 20, 600)).ok());
   }
   std::unique_ptr<OpCases> Make(int rows, int64_t context, std::vector<std::string> only = {}) {
-    auto cases = OpCases::Create(config_, *backend_, weights_, rows, context, only);
+    auto cases = OpCases::Create(config_, *backend_, *weights_, rows, context, only);
     EXPECT_TRUE(cases.ok()) << cases.status().ToString();
     return cases.ok() ? std::move(*cases) : nullptr;
   }
 
   ModelConfig config_;
   ThreadPool pool_;
-  WeightMemory weights_;
   std::unique_ptr<Backend> backend_;
+  std::optional<WeightMemory> weights_;
 };
 
 TEST_P(OpCasesTest, AllRunOverAndOver) {
@@ -78,14 +86,30 @@ TEST_P(OpCasesTest, BytesAreThoseOfTheModel) {
 }
 
 TEST_P(OpCasesTest, NoRoomForAMatrixIsAnError) {
-  WeightMemory small(pool_, int64_t{64} << 10);
+  WeightMemory small(pool_, backend_->memory(), int64_t{64} << 10);
   const std::vector<std::string> only = {"linear"};
   const auto cases = OpCases::Create(config_, *backend_, small, 1, 100, only);
   ASSERT_FALSE(cases.ok());
   EXPECT_EQ(cases.status().code(), StatusCode::kInvalidArgument);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, OpCasesTest, ::testing::Values("cpu", "reference"));
+// A device's operands are in its memory, not the host's; the guarded backend's are out of its
+// reach.
+INSTANTIATE_TEST_SUITE_P(Backends, OpCasesTest, ::testing::Values("cpu", "reference", "guarded"));
+
+TEST(OpCasesOnADevice, NoRoomForOperandsIsAnErrorOfTheDevice) {
+  const auto config = LoadModelConfig(FATHOM_SOURCE_DIR "/models/fathom-nano");
+  ASSERT_TRUE(config.ok());
+  ThreadPool pool(1);
+  for (const int64_t room : {int64_t{1} << 20, int64_t{3} << 20}) {
+    GuardedBackend backend(Numerics::kOfficial, room);
+    ASSERT_TRUE(backend.Prepare(BackendLimitsFor(*config, 20, 600)).ok());
+    WeightMemory weights(pool, backend.memory(), int64_t{4} << 20);
+    const auto cases = OpCases::Create(*config, backend, weights, 20, 511, {});
+    ASSERT_FALSE(cases.ok());
+    EXPECT_EQ(cases.status().code(), StatusCode::kOutOfMemory);
+  }
+}
 
 }  // namespace
 }  // namespace fathom::bench

@@ -81,9 +81,9 @@ Result<Report> BenchOps(const ModelConfig& config, const OpsBenchOptions& o) {
   FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<MachineLimits> limits,
                           MachineLimits::Create(threads));
   ThreadPool pool(threads);
-  WeightMemory weights(pool, o.memory_bytes);
   FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
                           MakeBackend(o.backend, Numerics::kOfficial, o.num_threads, o.cpu));
+  WeightMemory weights(pool, backend->memory(), o.memory_bytes);
   FATHOM_RETURN_IF_ERROR(backend->Prepare(BackendLimitsFor(config, most, o.context + most)));
 
   Report report;

@@ -40,19 +40,6 @@ uint64_t Mix(uint64_t x) {  // splitmix64
   return x ^ (x >> 31);
 }
 
-template <typename Code>
-std::unique_ptr<uint64_t[]> Filled(ThreadPool& pool, int64_t bytes, Code code) {
-  const int64_t words = CeilDiv(bytes, 8);
-  // Not initialised: pages are touched first by the threads that fill them.
-  std::unique_ptr<uint64_t[]> memory(new uint64_t[static_cast<size_t>(words + kAlignment / 8)]);
-  uint64_t* out = memory.get();
-  pool.ParallelFor(CeilDiv(words, kFillWords), [&](int64_t task) {
-    const int64_t end = std::min(words, (task + 1) * kFillWords);
-    for (int64_t i = task * kFillWords; i < end; ++i) out[i] = code(Mix(static_cast<uint64_t>(i)));
-  });
-  return memory;
-}
-
 size_t IndexOf(DType dtype) {
   switch (dtype) {
     case DType::kF8E4M3:
@@ -78,15 +65,27 @@ int64_t WeightMemory::ScaleRingBytes(DType dtype) const {
   return dtype == DType::kI8 ? bytes_ / 16 : dtype == DType::kF8E4M3 ? bytes_ / 128 : 0;
 }
 
-WeightMemory::Ring& WeightMemory::RingOf(DType dtype) {
-  Ring& ring = rings_[IndexOf(dtype)];
-  if (ring.values == nullptr) {
-    ring.values = Filled(pool_, bytes_, [dtype](uint64_t bits) { return Codes(dtype, bits); });
-    if (const int64_t scales = ScaleRingBytes(dtype); scales > 0) {
-      ring.scales = Filled(pool_, scales, Scales);
-    }
+template <typename Code>
+Result<DeviceBuffer> WeightMemory::Filled(int64_t bytes, Code code) {
+  const int64_t words = CeilDiv(bytes, 8);
+  const int64_t room = words * 8 + kAlignment;
+  FATHOM_ASSIGN_OR_RETURN(DeviceBuffer buffer, memory_.Allocate(room));
+  HostDeviceMemory host;
+  DeviceBuffer staged;
+  if (!memory_.host_readable()) {
+    FATHOM_ASSIGN_OR_RETURN(staged, host.Allocate(room));
   }
-  return ring;
+  // Not initialised: pages are touched first by the threads that fill them.
+  std::byte* const data = staged.data() != nullptr ? staged.data() : buffer.data();
+  auto* const out = reinterpret_cast<uint64_t*>(data);
+  pool_.ParallelFor(CeilDiv(words, kFillWords), [&](int64_t task) {
+    const int64_t end = std::min(words, (task + 1) * kFillWords);
+    for (int64_t i = task * kFillWords; i < end; ++i) out[i] = code(Mix(static_cast<uint64_t>(i)));
+  });
+  if (staged.data() != nullptr) {
+    FATHOM_RETURN_IF_ERROR(memory_.CopyIn(buffer.data(), {data, static_cast<size_t>(words * 8)}));
+  }
+  return buffer;
 }
 
 Status WeightMemory::Reserve(const char* name, DType dtype, int rows, int cols) {
@@ -97,12 +96,19 @@ Status WeightMemory::Reserve(const char* name, DType dtype, int rows, int cols) 
                            ": a memory of at least " + std::to_string(kNumFormats * values) +
                            " bytes is needed");
   }
-  RingOf(dtype);
+  Ring& ring = rings_[IndexOf(dtype)];
+  if (ring.values.data() != nullptr) return OkStatus();
+  if (const int64_t scales = ScaleRingBytes(dtype); scales > 0) {
+    FATHOM_ASSIGN_OR_RETURN(ring.scales, Filled(scales, Scales));
+  }
+  FATHOM_ASSIGN_OR_RETURN(ring.values,
+                          Filled(bytes_, [dtype](uint64_t bits) { return Codes(dtype, bits); }));
   return OkStatus();
 }
 
 WeightView WeightMemory::Take(DType dtype, int rows, int cols) {
-  Ring& ring = RingOf(dtype);
+  Ring& ring = rings_[IndexOf(dtype)];
+  FATHOM_CHECK(ring.values.data() != nullptr, "a format that was reserved");
   const auto next = [](int64_t& at, int64_t bytes, int64_t room) {
     if (at + bytes > room) at = 0;
     const int64_t begin = at;
@@ -113,10 +119,9 @@ WeightView WeightMemory::Take(DType dtype, int rows, int cols) {
   view.dtype = dtype;
   view.rows = rows;
   view.cols = cols;
-  view.data = reinterpret_cast<const std::byte*>(ring.values.get()) +
-              next(ring.next_value, ValueBytes(dtype, rows, cols), bytes_);
+  view.data = ring.values.data() + next(ring.next_value, ValueBytes(dtype, rows, cols), bytes_);
   if (const int64_t scales = ScaleBytes(dtype, rows, cols); scales > 0) {
-    view.scale = reinterpret_cast<const uint8_t*>(ring.scales.get()) +
+    view.scale = reinterpret_cast<const uint8_t*>(ring.scales.data()) +
                  next(ring.next_scale, scales, ScaleRingBytes(dtype));
   }
   return view;

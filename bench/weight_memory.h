@@ -8,8 +8,8 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 
+#include "backend/device_memory.h"
 #include "backend/weights.h"
 #include "base/parallel.h"
 #include "base/status.h"
@@ -19,11 +19,14 @@ namespace fathom::bench {
 class WeightMemory {
  public:
   static constexpr int kNumFormats = 4;  // fp8, fp4, bf16, fp32
-  // `bytes` in all, shared evenly; a ring takes memory when its format is first asked for. `pool`
-  // fills it and must outlive this.
-  WeightMemory(ThreadPool& pool, int64_t bytes) : pool_(pool), bytes_(bytes / kNumFormats) {}
+  // `bytes` in all, shared evenly; a ring takes `memory` when its format is first asked for. `pool`
+  // fills it; both must outlive this. For memory that the host cannot write the ring is made beside
+  // it and copied.
+  WeightMemory(ThreadPool& pool, DeviceMemory& memory, int64_t bytes)
+      : pool_(pool), memory_(memory), bytes_(bytes / kNumFormats) {}
 
-  // kInvalidArgument, with `name` and what it needs, where a matrix is larger than a ring.
+  // kInvalidArgument, with `name` and what it needs, where a matrix is larger than a ring;
+  // kOutOfMemory where there is no room for the ring.
   Status Reserve(const char* name, DType dtype, int rows, int cols);
   // The next piece. Only for sizes that were reserved.
   [[nodiscard]] WeightView Take(DType dtype, int rows, int cols);
@@ -35,15 +38,17 @@ class WeightMemory {
 
  private:
   struct Ring {
-    std::unique_ptr<uint64_t[]> values;
-    std::unique_ptr<uint64_t[]> scales;
+    DeviceBuffer values;
+    DeviceBuffer scales;
     int64_t next_value = 0;  // bytes
     int64_t next_scale = 0;
   };
-  Ring& RingOf(DType dtype);
+  template <typename Code>
+  Result<DeviceBuffer> Filled(int64_t bytes, Code code);
   [[nodiscard]] int64_t ScaleRingBytes(DType dtype) const;
 
   ThreadPool& pool_;
+  DeviceMemory& memory_;
   int64_t bytes_;
   std::array<Ring, kNumFormats> rings_;
 };

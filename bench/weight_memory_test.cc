@@ -19,7 +19,8 @@ const auto kFormats = {DType::kF8E4M3, DType::kI8, DType::kBF16, DType::kF32};
 
 TEST(WeightMemory, EveryValueAndScaleIsFinite) {
   ThreadPool pool(2);
-  WeightMemory memory(pool, kBytes);
+  HostDeviceMemory host;
+  WeightMemory memory(pool, host, kBytes);
   for (const DType dtype : kFormats) {
     ASSERT_TRUE(memory.Reserve("w", dtype, 128, 256).ok());
     const WeightView w = memory.Take(dtype, 128, 256);
@@ -50,7 +51,8 @@ TEST(WeightMemory, EveryValueAndScaleIsFinite) {
 
 TEST(WeightMemory, APieceComesAgainWhenAllWereUsed) {
   ThreadPool pool(1);
-  WeightMemory memory(pool, kBytes);
+  HostDeviceMemory host;
+  WeightMemory memory(pool, host, kBytes);
   ASSERT_TRUE(memory.Reserve("w", DType::kF8E4M3, 128, 128).ok());
   const int64_t pieces = memory.ring_bytes() / (128 * 128);
   const void* first = memory.Take(DType::kF8E4M3, 128, 128).data;
@@ -65,7 +67,8 @@ TEST(WeightMemory, APieceComesAgainWhenAllWereUsed) {
 
 TEST(WeightMemory, WhatDoesNotFitIsRefusedByName) {
   ThreadPool pool(1);
-  WeightMemory memory(pool, kBytes);
+  HostDeviceMemory host;
+  WeightMemory memory(pool, host, kBytes);
   EXPECT_TRUE(memory.Reserve("w", DType::kBF16, 128, 1024).ok());
   const Status refused = memory.Reserve("wq_b", DType::kBF16, 129, 1024);
   EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
