@@ -73,7 +73,7 @@ MachineLimits::~MachineLimits() {
   if (buffer_ != nullptr) munmap(buffer_, bytes_);
 }
 
-double MachineLimits::MeasureRead(int passes) {
+Result<double> MachineLimits::MeasureRead(int passes) {
   double best = 0.0;
   std::atomic<uint64_t> sum{0};
   for (int pass = 0; pass < passes; ++pass) {
@@ -90,7 +90,7 @@ double MachineLimits::MeasureRead(int passes) {
   return best;
 }
 
-void MachineLimits::MeasureCompute() {
+Status MachineLimits::MeasureCompute() {
   for (size_t i = 0; i < kNumProbes; ++i) {
     const ComputeProbe& probe = probes_[i];
     if (probe.run == nullptr) continue;
@@ -99,6 +99,7 @@ void MachineLimits::MeasureCompute() {
     pool_.ParallelFor(calls, [&](int64_t) { probe.run(); });
     rates_[i].push_back(static_cast<double>(calls * probe.operations) / SecondsSince(begin) * 1e-9);
   }
+  return OkStatus();
 }
 
 double MachineLimits::read() const { return Best(reads_); }
@@ -106,22 +107,13 @@ double MachineLimits::read() const { return Best(reads_); }
 double MachineLimits::rate(ProbeKind kind) const { return Best(rates_[static_cast<size_t>(kind)]); }
 
 ReportTable MachineLimits::Table() const {
-  ReportTable table{
-      "machine limits", {"limit", "by", "unit", "median", "low", "high", "passes"}, {}};
-  const auto add = [&](const char* name, const char* by, const char* unit,
-                       const std::vector<double>& values) {
-    const Spread spread = values.empty() ? Spread{} : SpreadOf(values);
-    table.rows.push_back({std::string(name), std::string(by), std::string(unit), spread.median,
-                          spread.low, spread.high, static_cast<int64_t>(values.size())});
+  const auto by = [this](size_t i) {
+    return probes_[i].run != nullptr ? probes_[i].instruction : "no instruction";
   };
-  add("read", "anonymous memory", "gb_per_s", reads_);
-  constexpr std::array<const char*, kNumProbes> kNames = {"fp32", "bf16", "int8"};
-  for (size_t i = 0; i < kNumProbes; ++i) {
-    const bool has = probes_[i].run != nullptr;
-    add(kNames[i], has ? probes_[i].instruction : "no instruction",
-        i == 2 ? "gop_per_s" : "gflop_per_s", rates_[i]);
-  }
-  return table;
+  return LimitsTable({{"read", "anonymous memory", "gb_per_s", reads_},
+                      {"fp32", by(0), "gflop_per_s", rates_[0]},
+                      {"bf16", by(1), "gflop_per_s", rates_[1]},
+                      {"int8", by(2), "gop_per_s", rates_[2]}});
 }
 
 }  // namespace fathom::bench

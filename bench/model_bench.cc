@@ -108,10 +108,10 @@ class ModelBench {
     for (const int64_t length : o_.prefill) {
       Measurement m;
       for (int repeat = 0; repeat < o_.repeats; ++repeat) {
-        m.read_limit = std::max(m.read_limit, limits_.MeasureRead());
+        FATHOM_RETURN_IF_ERROR(MeasureRead(m));
         FATHOM_RETURN_IF_ERROR(OnePrompt(*runner, length, &m));
       }
-      AddRow(length, m, table);
+      FATHOM_RETURN_IF_ERROR(AddRow(length, m, table).status());
     }
     report.tables.push_back(std::move(table));
     return OkStatus();
@@ -128,7 +128,7 @@ class ModelBench {
       FATHOM_RETURN_IF_ERROR(sequence.Decode().status());  // not measured: the first at this depth
       Measurement m;
       for (int repeat = 0; repeat < o_.repeats; ++repeat) {
-        m.read_limit = std::max(m.read_limit, limits_.MeasureRead());
+        FATHOM_RETURN_IF_ERROR(MeasureRead(m));
         double ms = 0.0;
         for (int step = 0; step < o_.num_steps; ++step) {
           bytes_.BeginStep();
@@ -140,7 +140,7 @@ class ModelBench {
         }
         m.tokens_per_s.push_back(o_.num_steps * 1e3 / ms);
       }
-      const double speed = AddRow(context, m, table);
+      FATHOM_ASSIGN_OR_RETURN(const double speed, AddRow(context, m, table));
       if (context == 512) at_512 = speed;
       if (context > 512 && at_512 > 0.0) {
         report.summary.emplace_back("decode_at_" + std::to_string(context) + "_over_512",
@@ -179,7 +179,7 @@ class ModelBench {
       for (size_t b = 0; b < o_.batches.size(); ++b) {
         const int n = o_.batches[b];
         Measurement& m = measurements[b];
-        m.read_limit = std::max(m.read_limit, limits_.MeasureRead());
+        FATHOM_RETURN_IF_ERROR(MeasureRead(m));
         double sum_ms = 0.0;
         for (int step = 0; step < o_.num_steps; ++step) {
           for (int i = 0; i < n; ++i) m.cache_bytes += bytes_.CacheBytes(batch->length(i), 1);
@@ -193,7 +193,9 @@ class ModelBench {
       }
     }
     ReportTable table = Table("decode together", "batch");
-    for (size_t b = 0; b < o_.batches.size(); ++b) AddRow(o_.batches[b], measurements[b], table);
+    for (size_t b = 0; b < o_.batches.size(); ++b) {
+      FATHOM_RETURN_IF_ERROR(AddRow(o_.batches[b], measurements[b], table).status());
+    }
     report.tables.push_back(std::move(table));
     return OkStatus();
   }
@@ -227,6 +229,12 @@ class ModelBench {
     return OkStatus();
   }
 
+  Status MeasureRead(Measurement& m) {
+    FATHOM_ASSIGN_OR_RETURN(const double gb_per_s, limits_.MeasureRead(2));
+    m.read_limit = std::max(m.read_limit, gb_per_s);
+    return OkStatus();
+  }
+
   void Count(int num_rows, bool has_logits, Measurement& m) {
     m.tokens += num_rows;
     m.weight_bytes += bytes_.WeightBytes(num_rows, has_logits);
@@ -235,7 +243,7 @@ class ModelBench {
   }
 
   // The median speed.
-  double AddRow(int64_t first, const Measurement& m, ReportTable& table) {
+  Result<double> AddRow(int64_t first, const Measurement& m, ReportTable& table) {
     const Spread speed = SpreadOf(m.tokens_per_s);
     const auto tokens = static_cast<double>(m.tokens);
     const double weights = static_cast<double>(m.weight_bytes) / tokens;
@@ -246,7 +254,7 @@ class ModelBench {
          static_cast<double>(m.experts) / static_cast<double>(m.steps * config_.num_layers),
          static_cast<int64_t>(weights), static_cast<int64_t>(cache), gb_per_s, m.read_limit,
          gb_per_s / m.read_limit});
-    limits_.MeasureCompute();
+    FATHOM_RETURN_IF_ERROR(limits_.MeasureCompute());
     return speed.median;
   }
 

@@ -2,7 +2,8 @@
 // and compute at most.
 //
 // Weights are random and come from memory (bench/weight_memory.h); activations stay where the
-// operation before would have left them, in caches. The step is one of a single sequence.
+// operation before would have left them, in caches. The step is one of a single sequence. A backend
+// with a device is timed on operands in its memory and beside that device's limits.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +33,10 @@ struct OpsBenchOptions {
   int time_ms = 200;                        // and more until this time is over
 };
 
-// kUnimplemented for backends with memory of their own. kInvalidArgument for contexts beyond the
-// model's positions, unknown operations and matrices for which the memory is too small;
-// kOutOfMemory where it is more than half of what is free, or where activations need more than a
-// quarter of that.
+// kUnimplemented for the cuda backend in builds without it. kInvalidArgument for contexts beyond
+// the model's positions, unknown operations and matrices for which the memory is too small;
+// kOutOfMemory where it is more than half of what is free there, or where activations need more
+// than a quarter of that.
 Result<Report> BenchOps(const ModelConfig& config, const OpsBenchOptions& options);
 
 }  // namespace fathom::bench

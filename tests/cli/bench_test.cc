@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/cli/program.h"
@@ -191,6 +193,7 @@ TEST(Bench, OpsTimesEveryOperationAtEachNumberOfRows) {
   }
   EXPECT_EQ(json["tables"]["machine limits"].size(), 4U);
   EXPECT_EQ(json["conditions"]["weight_ring_bytes"], 4 << 20);
+  EXPECT_EQ(json["conditions"]["device"], "host");
 }
 
 TEST(Bench, OpsTimesThoseThatAreNamed) {
@@ -202,6 +205,38 @@ TEST(Bench, OpsTimesThoseThatAreNamed) {
   EXPECT_EQ(rows[0]["operation"], "rms_norm");
   EXPECT_EQ(rows[1]["operation"], "moe");
   EXPECT_EQ(json["conditions"]["backend"], "reference");
+}
+
+// In builds with the CUDA backend and beside a GPU; elsewhere refused by name.
+TEST(Bench, OpsOnAGpuAreSetAgainstItsLimits) {
+  const Outcome outcome = RunFathom({"bench", "ops", "--backend", "cuda", "--shapes", "nano",
+                                     "--rows", "1,3", "--memory", "16M", "--time-ms", "1",
+                                     "--repeats", "2", "--context", "255", "--json"});
+  if (outcome.status != 0) {
+    EXPECT_EQ(outcome.out, "");
+    if (outcome.err.find("--backend cuda: this build has no CUDA backend") != std::string::npos) {
+      return;
+    }
+    EXPECT_THAT(outcome.err, HasSubstr("cuda backend: no NVIDIA driver"));
+    const char* required = std::getenv("FATHOM_REQUIRE_GPU");
+    EXPECT_FALSE(required != nullptr && std::string_view(required) == "1") << outcome.err;
+    GTEST_SKIP() << "SKIPPED: " << outcome.err;
+  }
+  const Json json = Json::parse(outcome.out, nullptr, false);
+  ASSERT_TRUE(json.is_object()) << outcome.out;
+  EXPECT_THAT(json["conditions"]["device"], HasSubstr("GPU 0"));
+  for (const char* name : {"1 row", "3 rows"}) {
+    std::set<std::string> operations;
+    for (const Json& row : json["tables"][name]) {
+      operations.insert(row["operation"].get<std::string>());
+      ExpectSpread(row, "median_us", "low_us", "high_us");
+      EXPECT_GT(row["share_of_read"], 0.0);
+    }
+    EXPECT_EQ(operations.size(), 14U) << name;
+  }
+  const Json& limits = json["tables"]["machine limits"];
+  ASSERT_EQ(limits.size(), 5U);
+  for (const Json& limit : limits) ExpectSpread(limit, "median", "low", "high");
 }
 
 TEST(Bench, PeopleGetTables) {
@@ -239,7 +274,8 @@ TEST(Bench, WhatCannotBeMeasuredIsRefused) {
   expect({"context", "--computed-tokens", "1G"}, kFailed, "more than the model has");
   expect({"model", "--contexts", "1M"}, kFailed, "positions");
   expect({"model", "--backend", "cuda"}, kFailed, "--backend cuda");
-  expect({"ops", "--backend", "cuda"}, kFailed, "--backend cuda");
+  expect({"ops", "--backend", "cuda", "--threads", "2"}, kFailed, "--threads");
+  expect({"ops", "--backend", "cuda", "--cpu-activations", "int8"}, kFailed, "--cpu-activations");
   expect({"model", "--prefill", "2M"}, kFailed, "positions");
   expect({"model", "--contexts", "300,310"}, kFailed, "context 310");
   expect({"model", "--contexts", "1"}, kFailed, "context 1");
