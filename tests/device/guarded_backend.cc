@@ -19,7 +19,7 @@ Status GuardedMemory::CopyIn(std::byte* to, std::span<const std::byte> from) {
   FATHOM_RETURN_IF_ERROR(CheckInside(to, bytes));
   bytes_in_ += bytes;
   const Access access(*this);
-  std::memcpy(to, from.data(), from.size());
+  if (!from.empty()) std::memcpy(to, from.data(), from.size());
   return OkStatus();
 }
 
@@ -29,7 +29,7 @@ Status GuardedMemory::CopyOut(std::span<std::byte> to, const std::byte* from) {
   bytes_out_ += bytes;
   largest_copy_out_ = std::max(largest_copy_out_, bytes);
   const Access access(*this);
-  std::memcpy(to.data(), from, to.size());
+  if (!to.empty()) std::memcpy(to.data(), from, to.size());
   return OkStatus();
 }
 
@@ -39,7 +39,7 @@ Status GuardedMemory::CopyWithin(std::byte* to, const std::byte* from, int64_t b
   if (to < from + bytes && from < to + bytes) return Internal("guarded memory: copies overlap");
   ++copies_within_;
   const Access access(*this);
-  std::memcpy(to, from, static_cast<size_t>(bytes));
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
   return OkStatus();
 }
 
