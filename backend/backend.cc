@@ -1,6 +1,25 @@
 #include "backend/backend.h"
 
+#include <limits>
+#include <string>
+
 namespace fathom {
+
+Status Backend::Fits(const char* what, int64_t value, int64_t limit) {
+  if (value <= limit) return OkStatus();
+  return InvalidArgument(std::string(what) + ": " + std::to_string(value) +
+                         " exceeds the prepared limit of " + std::to_string(limit));
+}
+
+Status Backend::CheckLimits(const BackendLimits& l) const {
+  if (l.max_rows >= 1 && l.max_cols >= 1 && l.max_experts >= 0 && l.max_experts_per_token >= 0 &&
+      l.max_expert_width >= 0 && l.max_heads >= 0 && l.max_head_dim >= 0 && l.max_positions >= 0 &&
+      l.max_positions <= std::numeric_limits<int32_t>::max()) {
+    return OkStatus();
+  }
+  return InvalidArgument(std::string(name()) +
+                         " backend: limits must be positive and positions fit in 32 bits");
+}
 
 Status Backend::EmbedExpand(const EmbedExpandArgs& args) {
   FATHOM_RETURN_IF_ERROR(Check(args));

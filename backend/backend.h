@@ -117,6 +117,11 @@ class Backend {
   virtual Status DoMoe(const MoeArgs& args) = 0;
   virtual Status DoHead(const HeadArgs& args) = 0;
 
+  // kInvalidArgument when `value` exceeds the prepared `limit`.
+  static Status Fits(const char* what, int64_t value, int64_t limit);
+  // kInvalidArgument for limits that no run can have.
+  [[nodiscard]] Status CheckLimits(const BackendLimits& limits) const;
+
   // For operations that store entries; from any of the backend's threads.
   void CountInexactEntries(int64_t n) {
     // Relaxed: a count for reports orders nothing.

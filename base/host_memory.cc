@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -90,5 +91,11 @@ HostMemory ReadHostMemory(const fs::path& proc, const fs::path& cgroups) {
 }
 
 HostMemory ReadHostMemory() { return ReadHostMemory("/proc", "/sys/fs/cgroup"); }
+
+std::string Gigabytes(uint64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.2f GB", static_cast<double>(bytes) / 1e9);
+  return text;
+}
 
 }  // namespace fathom

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 namespace fathom {
 
@@ -22,5 +23,8 @@ struct HostMemory {
 HostMemory ReadHostMemory(const std::filesystem::path& proc, const std::filesystem::path& cgroups);
 // Of this process.
 HostMemory ReadHostMemory();
+
+// "3.06 GB", for errors that set sizes against it.
+std::string Gigabytes(uint64_t bytes);
 
 }  // namespace fathom

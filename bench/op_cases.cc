@@ -1,6 +1,8 @@
 #include "bench/op_cases.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -27,6 +29,10 @@ TensorView<T> Shaped(T* data, std::initializer_list<int64_t> shape) {
     default:
       return {data, d[0], d[1], d[2], d[3]};
   }
+}
+
+int64_t CountOf(std::initializer_list<int64_t> shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
 }  // namespace
@@ -79,9 +85,7 @@ Result<std::unique_ptr<OpCases>> OpCases::Create(const ModelConfig& config, Back
 
 template <typename T>
 TensorView<T> OpCases::Room(std::initializer_list<int64_t> shape) {
-  int64_t count = 1;
-  for (const int64_t d : shape) count *= d;
-  const int64_t bytes = std::max<int64_t>(count * static_cast<int64_t>(sizeof(T)), 1);
+  const int64_t bytes = std::max<int64_t>(CountOf(shape) * static_cast<int64_t>(sizeof(T)), 1);
   Result<DeviceBuffer> buffer = backend_.memory().Allocate(bytes);
   if (!buffer.ok()) {
     if (operands_status_.ok()) operands_status_ = buffer.status();
@@ -108,12 +112,10 @@ template TensorView<int64_t> OpCases::CopyOf(std::span<const int64_t>,
                                              std::initializer_list<int64_t>);
 
 TensorView<float> OpCases::Values(std::initializer_list<int64_t> shape) {
-  int64_t count = 1;
-  for (const int64_t d : shape) count *= d;
   // Splitmix's numbers, as tokens of a vocabulary of 2^16.
   constexpr int kSteps = 1 << 16, kFirst = 32;
   const std::vector<TokenId> random =
-      SyntheticTokens(static_cast<int64_t>(operands_.size()) + 1, count, kSteps + kFirst);
+      SyntheticTokens(static_cast<int64_t>(operands_.size()) + 1, CountOf(shape), kSteps + kFirst);
   std::vector<float> values(random.size());
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = RoundToBf16(static_cast<float>(random[i] - kFirst) * (2.0f / kSteps) - 1.0f);
@@ -122,9 +124,7 @@ TensorView<float> OpCases::Values(std::initializer_list<int64_t> shape) {
 }
 
 TensorView<float> OpCases::Constant(float value, std::initializer_list<int64_t> shape) {
-  int64_t count = 1;
-  for (const int64_t d : shape) count *= d;
-  return CopyOf<float>(std::vector<float>(static_cast<size_t>(count), value), shape);
+  return CopyOf<float>(std::vector<float>(static_cast<size_t>(CountOf(shape)), value), shape);
 }
 
 int OpCases::VocabularyRows() const {

@@ -23,9 +23,10 @@ constexpr int kMostCalls = 1 << 12;
 
 Status CheckOptions(const ModelConfig& config, const OpsBenchOptions& o) {
   if (o.cpu.int8_dense) return InvalidArgument("weights that come in turn have no int8 copies");
-  if (o.backend == "cuda" && o.num_threads > 0) {
-    return InvalidArgument("--threads: the cuda backend computes on the GPU");
-  }
+  LocalEngineOptions engine;
+  engine.backend = o.backend;
+  engine.num_threads = o.num_threads;
+  FATHOM_RETURN_IF_ERROR(CheckBackendOptions(engine));
   const std::vector<std::string> names = OperationNames();
   for (const std::string& name : o.only) {
     if (std::find(names.begin(), names.end(), name) != names.end()) continue;

@@ -305,7 +305,7 @@ void AddOps(CLI::App& bench, Action& action) {
       Sort(o->bench.rows);
       const Result<ModelConfig> config = ReadConfig(o->shapes);
       if (!config.ok()) return Fail(config.status());
-      if (const Status status = UseIsa(o->isa); !status.ok()) return Fail(status);
+      if (const Status status = UseIsa(o->isa, o->bench.backend); !status.ok()) return Fail(status);
       o->bench.cpu.int8_activations = o->activations == "int8";
       return Print(Named(BenchOps(*config, o->bench), o->shapes), o->json);
     };

@@ -45,10 +45,13 @@ void AddComputeOptions(CLI::App& command, std::string& backend, int& num_threads
       ->capture_default_str();
 }
 
-Status UseIsa(const std::string& isa) {
+Status UseIsa(const std::string& isa, const std::string& backend) {
   if (isa == "auto") {
     cpu::ResetIsa();
     return OkStatus();
+  }
+  if (backend != "cpu") {
+    return InvalidArgument("--cpu-isa " + isa + ": the " + backend + " backend has no use for it");
   }
   const Result<cpu::Isa> found = cpu::IsaFromName(isa);
   const Status status = found.ok() ? cpu::SetIsa(*found) : found.status();
@@ -160,10 +163,7 @@ Status CheckCacheOptions(const CacheOptions& o, const std::string& backend) {
 }
 
 Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model) {
-  if (model.backend == "cuda" && model.cpu_isa != "auto") {
-    return InvalidArgument("--cpu-isa: the cuda backend computes on the GPU");
-  }
-  FATHOM_RETURN_IF_ERROR(UseIsa(model.cpu_isa));
+  FATHOM_RETURN_IF_ERROR(UseIsa(model.cpu_isa, model.backend));
   LocalEngineOptions options;
   options.backend = model.backend;
   options.cpu.int8_activations = model.cpu_activations == "int8";

@@ -66,8 +66,9 @@ void AddModelOption(CLI::App& command, std::string& model);
 void AddComputeOptions(CLI::App& command, std::string& backend, int& num_threads, std::string& isa);
 // --cpu-activations.
 void AddActivationsOption(CLI::App& command, std::string& activations);
-// Makes the process compute with that instruction set ("auto": the best one).
-Status UseIsa(const std::string& isa);
+// Makes the process compute with that instruction set ("auto": the best one). kInvalidArgument for
+// one that is not there, and for any but "auto" with another backend than the cpu's.
+Status UseIsa(const std::string& isa, const std::string& backend);
 // Those, --cpu-activations, --cpu-dense, --numa, --weights and --max-num-batched-tokens.
 void AddBackendOptions(CLI::App& command, ModelOptions& options);
 // All of them.

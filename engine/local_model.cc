@@ -1,7 +1,6 @@
 #include "engine/local_model.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "base/fault_guard.h"
@@ -12,12 +11,6 @@ namespace {
 
 HostMemory MemoryOf(const LocalEngineOptions& options) {
   return options.memory ? *options.memory : ReadHostMemory();
-}
-
-std::string Gigabytes(uint64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.2f GB", static_cast<double>(bytes) / 1e9);
-  return text;
 }
 
 }  // namespace

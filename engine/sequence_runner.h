@@ -24,8 +24,8 @@ class SequenceRunner {
   enum class Logits { kNone, kLast, kAll };
 
   // `model` must outlive the runner. Reserves a cache for max_positions tokens in the memory of its
-  // backend, in the formats that
-  // go with the numerics or in others (kInvalidArgument when they cannot go with them).
+  // backend, in the formats that go with the numerics or in others (kInvalidArgument when they
+  // cannot go with them).
   static Result<std::unique_ptr<SequenceRunner>> Create(Model& model, Numerics numerics,
                                                         int64_t max_positions,
                                                         std::optional<CacheDTypes> dtypes = {});

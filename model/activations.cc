@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "backend/memory_layout.h"
+
 namespace fathom {
 
 Result<Activations> Activations::Create(const ModelConfig& c, int max_rows, DeviceMemory& memory) {
@@ -15,17 +17,15 @@ Result<Activations> Activations::Create(const ModelConfig& c, int max_rows, Devi
   Activations a;
   // Two passes over the same list: the first adds up sizes, the second places the views.
   for (const bool place : {false, true}) {
-    int64_t used = 0;
-    const auto take = [&](int64_t elements) {
-      static_assert(sizeof(float) == 4 && sizeof(int32_t) == 4);
-      const int64_t offset = used;
-      // Views start where buffers may, so on cache lines.
-      used += (4 * elements + DeviceMemory::kAlignment - 1) / DeviceMemory::kAlignment *
-              DeviceMemory::kAlignment;
-      return place ? a.buffer_.data() + offset : nullptr;
+    MemoryLayout layout(DeviceMemory::kAlignment);
+    const auto take = [&]<typename T>(T*& to, int64_t elements) {
+      const int64_t offset = layout.Add<T>(elements);
+      to = place ? reinterpret_cast<T*>(a.buffer_.data() + offset) : nullptr;
     };
     const auto next = [&take]<typename T>(TensorView<T>& view, auto... dims) {
-      view = TensorView<T>(reinterpret_cast<T*>(take((int64_t{1} * ... * dims))), dims...);
+      T* data = nullptr;
+      take(data, (int64_t{1} * ... * dims));
+      view = TensorView<T>(data, dims...);
     };
     next(a.hc, n, int64_t{c.hc_mult}, int64_t{c.hidden_size});
     next(a.x, n, int64_t{c.hidden_size});
@@ -49,10 +49,10 @@ Result<Activations> Activations::Create(const ModelConfig& c, int max_rows, Devi
     next(a.entries, n, int64_t{c.index_topk});
     next(a.num_entries, n);
     next(a.experts, n, int64_t{c.num_experts_per_token});
-    a.kv_rows_ = reinterpret_cast<float*>(take(n * row_width));
-    a.score_rows_ = reinterpret_cast<float*>(take(n * row_width));
+    take(a.kv_rows_, n * row_width);
+    take(a.score_rows_, n * row_width);
     if (place) break;
-    Result<DeviceBuffer> buffer = memory.Allocate(used);
+    Result<DeviceBuffer> buffer = memory.Allocate(layout.bytes());
     if (buffer.status().code() == StatusCode::kOutOfMemory) {
       return OutOfMemory("activations of a step of " + std::to_string(max_rows) + " tokens: " +
                          buffer.status().message() + "; lower --max-num-batched-tokens");
@@ -60,7 +60,8 @@ Result<Activations> Activations::Create(const ModelConfig& c, int max_rows, Devi
     FATHOM_RETURN_IF_ERROR(buffer.status());
     a.buffer_ = std::move(*buffer);
     // On the host each page is taken here and not in the first steps.
-    if (memory.host_readable()) std::memset(a.buffer_.data(), 0, static_cast<size_t>(used));
+    if (memory.host_readable())
+      std::memset(a.buffer_.data(), 0, static_cast<size_t>(layout.bytes()));
   }
   a.anchors_c4.reserve(static_cast<size_t>(n));
   a.anchors_c128.reserve(static_cast<size_t>(n));

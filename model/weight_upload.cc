@@ -1,8 +1,8 @@
 // ModelWeights::MoveTo.
-#include <cstdio>
 #include <string>
 #include <utility>
 
+#include "base/host_memory.h"
 #include "model/weights.h"
 
 namespace fathom {
@@ -84,12 +84,6 @@ int64_t Aligned(size_t bytes) {
   return (static_cast<int64_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-std::string Gigabytes(int64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.2f GB", static_cast<double>(bytes) / 1e9);
-  return text;
-}
-
 }  // namespace
 
 Status ModelWeights::MoveTo(DeviceMemory& memory, const LoadProgress& progress) {
@@ -105,8 +99,9 @@ Status ModelWeights::MoveTo(DeviceMemory& memory, const LoadProgress& progress) 
   if (!buffer.ok()) {
     if (buffer.status().code() != StatusCode::kOutOfMemory) return buffer.status();
     return OutOfMemory(
-        "the weights take " + Gigabytes(total) + ", and of the " + Gigabytes(state.total_bytes) +
-        " of " + state.name + " " + Gigabytes(state.free_bytes) +
+        "the weights take " + Gigabytes(static_cast<uint64_t>(total)) + ", and of the " +
+        Gigabytes(static_cast<uint64_t>(state.total_bytes)) + " of " + state.name + " " +
+        Gigabytes(static_cast<uint64_t>(state.free_bytes)) +
         " are free; end other programs that use it, take a smaller model, or compute "
         "with --backend cpu");
   }

@@ -1,11 +1,11 @@
 #include "backend/cpu/cpu_backend.h"
 
 #include <cstdlib>
-#include <limits>
 #include <new>
 #include <string>
 
 #include "backend/cpu/scratch.h"
+#include "backend/memory_layout.h"
 
 namespace fathom {
 
@@ -22,6 +22,7 @@ CpuBackend::CpuBackend(Numerics numerics, int num_threads, const CpuOptions& opt
 CpuBackend::~CpuBackend() = default;
 
 Status CpuBackend::Prepare(const BackendLimits& limits) {
+  FATHOM_RETURN_IF_ERROR(CheckLimits(limits));
   return scratch_->Allocate(limits, pool_.num_threads());
 }
 
@@ -31,37 +32,9 @@ Status CpuBackend::AddWeight(const WeightView& weight) {
   return OkStatus();
 }
 
-Status CpuBackend::Fits(const char* what, int64_t value, int64_t limit) {
-  if (value <= limit) return OkStatus();
-  return InvalidArgument(std::string(what) + ": " + std::to_string(value) +
-                         " exceeds the prepared limit of " + std::to_string(limit));
-}
-
 namespace {
 
-constexpr size_t kAlignment = 64;
-
-// Sizes up to a limit that no machine reaches, so that sums and products never overflow.
-class SizeSum {
- public:
-  // Offset of an array of `parts` parts of `count` elements; parts begin on a cache line.
-  size_t Add(int64_t parts, int64_t count, size_t element_bytes, int64_t* stride) {
-    const size_t per_line = kAlignment / element_bytes;
-    const size_t padded = (static_cast<size_t>(count) + per_line - 1) / per_line * per_line;
-    *stride = static_cast<int64_t>(padded);
-    const size_t offset = total_;
-    size_t bytes = 0;
-    overflow_ |= __builtin_mul_overflow(padded * element_bytes, static_cast<size_t>(parts), &bytes);
-    overflow_ |= __builtin_add_overflow(total_, bytes, &total_);
-    return offset;
-  }
-  [[nodiscard]] bool overflow() const { return overflow_; }
-  [[nodiscard]] size_t total() const { return total_; }
-
- private:
-  size_t total_ = 0;
-  bool overflow_ = false;
-};
+constexpr int64_t kAlignment = 64;  // of parts: a cache line
 
 }  // namespace
 
@@ -69,20 +42,17 @@ void CpuBackend::Scratch::Free::operator()(std::byte* p) const { std::free(p); }
 
 Status CpuBackend::Scratch::Allocate(const BackendLimits& new_limits, int num_threads) {
   const BackendLimits& l = new_limits;
-  if (l.max_rows < 1 || l.max_cols < 1 || l.max_experts < 0 || l.max_experts_per_token < 0 ||
-      l.max_expert_width < 0 || l.max_heads < 0 || l.max_head_dim < 0 || l.max_positions < 0 ||
-      l.max_positions > std::numeric_limits<int32_t>::max()) {
-    return InvalidArgument("cpu backend: limits must be positive and positions fit in 32 bits");
-  }
   limits = l;
   max_entries = l.max_positions / 4 + 1;
   score_capacity = std::max<int64_t>(max_entries, int64_t{1} << 20);
 
   // First pass: offsets; second pass: pointers.
-  SizeSum sum;
+  MemoryLayout sum(kAlignment);
   const auto place = [&](auto& array, int64_t parts, int64_t count) {
     using T = std::remove_pointer_t<decltype(array.data())>;
-    const size_t offset = sum.Add(parts, count, sizeof(T), &array.stride_);
+    constexpr int64_t kLine = kAlignment / static_cast<int64_t>(sizeof(T));
+    array.stride_ = (count + kLine - 1) / kLine * kLine;
+    const int64_t offset = sum.Add<T>(parts, array.stride_);
     array.data_ = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_.get() + offset);
   };
   const auto place_all = [&] {
@@ -93,7 +63,7 @@ Status CpuBackend::Scratch::Allocate(const BackendLimits& new_limits, int num_th
     const auto padded = [](int64_t cols) {
       return (cols + cpu::kMaxLanes - 1) / cpu::kMaxLanes * cpu::kMaxLanes + cpu::kMaxLanes;
     };
-    sum = SizeSum();
+    sum = MemoryLayout(kAlignment);
     place(float_inputs, l.max_rows, padded(l.max_cols));
     place(e4m3_inputs, l.max_rows, padded(l.max_cols));
     place(byte_inputs, l.max_rows, padded(l.max_cols));
@@ -136,10 +106,11 @@ Status CpuBackend::Scratch::Allocate(const BackendLimits& new_limits, int num_th
   memory_.reset();
   place_all();
   if (!sum.overflow()) {
-    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, sum.total())));
+    memory_.reset(static_cast<std::byte*>(
+        std::aligned_alloc(size_t{kAlignment}, static_cast<size_t>(sum.bytes()))));
   }
   if (memory_ == nullptr) {
-    return OutOfMemory("cpu backend: scratch memory of " + std::to_string(sum.total()) + " bytes");
+    return OutOfMemory("cpu backend: scratch memory of " + std::to_string(sum.bytes()) + " bytes");
   }
   place_all();
   return OkStatus();

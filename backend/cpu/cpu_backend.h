@@ -51,8 +51,6 @@ class CpuBackend final : public Backend {
   struct Scratch;
 
   [[nodiscard]] bool official() const { return numerics() == Numerics::kOfficial; }
-  // kInvalidArgument when `value` exceeds the prepared `limit`.
-  static Status Fits(const char* what, int64_t value, int64_t limit);
 
   // Runs body(i, thread) for i in [0, n), where each i costs about `work` multiplications;
   // neighbours are joined to tasks that are worth handing to another thread. A function of the

@@ -144,8 +144,8 @@ Status CudaBackend::DoCompressInsert(const CompressInsertArgs& args) {
   FATHOM_RETURN_IF_ERROR(state.Enter());
   const int64_t n = args.kv_rows.dim(0);
   const auto width = static_cast<int>(args.norm_weight.dim(0));
-  FATHOM_RETURN_IF_ERROR(State::Fits("compress_insert: rows", n, state.limits.max_rows));
-  FATHOM_RETURN_IF_ERROR(State::Fits("compress_insert: width", width, state.limits.max_head_dim));
+  FATHOM_RETURN_IF_ERROR(Fits("compress_insert: rows", n, state.limits.max_rows));
+  FATHOM_RETURN_IF_ERROR(Fits("compress_insert: width", width, state.limits.max_head_dim));
   if (args.index_side && (width & (width - 1)) != 0) {
     return InvalidArgument("compress_insert: index keys of " + std::to_string(width) +
                            " channels: a power of two is needed");

@@ -1,11 +1,11 @@
 #include "backend/cuda/cuda_backend.h"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 
 #include "backend/cuda/limits.h"
 #include "backend/cuda/state.h"
+#include "backend/memory_layout.h"
 
 namespace fathom {
 namespace {
@@ -36,29 +36,6 @@ Status CheckDevice(int device) {
   return OkStatus();
 }
 
-// Sizes up to a limit that no machine reaches, so that sums and products never overflow.
-class SizeSum {
- public:
-  size_t Add(int64_t rows, int64_t row_elements, size_t element_bytes) {
-    constexpr size_t kAlignment = static_cast<size_t>(DeviceMemory::kAlignment);
-    const size_t offset = total_;
-    size_t bytes = 0;
-    overflow_ |= __builtin_mul_overflow(static_cast<size_t>(rows),
-                                        static_cast<size_t>(row_elements), &bytes);
-    overflow_ |= __builtin_mul_overflow(bytes, element_bytes, &bytes);
-    overflow_ |= __builtin_add_overflow(total_, bytes, &total_);
-    overflow_ |= total_ > std::numeric_limits<int64_t>::max() - kAlignment;
-    total_ = (total_ + kAlignment - 1) / kAlignment * kAlignment;
-    return offset;
-  }
-  [[nodiscard]] bool overflow() const { return overflow_; }
-  [[nodiscard]] size_t total() const { return total_; }
-
- private:
-  size_t total_ = 0;
-  bool overflow_ = false;
-};
-
 }  // namespace
 
 CudaBackend::State::State(Numerics numerics_in, const CudaOptions& options_in,
@@ -81,12 +58,6 @@ Status CudaBackend::State::Enter() {
   if (!prepared) return InvalidArgument("cuda backend: used before Prepare");
   FATHOM_CUDA(cudaSetDevice(options.device));
   return OkStatus();
-}
-
-Status CudaBackend::State::Fits(const char* what, int64_t value, int64_t limit) {
-  if (value <= limit) return OkStatus();
-  return InvalidArgument(std::string(what) + ": " + std::to_string(value) +
-                         " exceeds the prepared limit of " + std::to_string(limit));
 }
 
 Result<cuda::DevicePlan> CudaBackend::State::Plan(const StepPlan* plan) {
@@ -117,15 +88,11 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::Create(Numerics numerics,
 DeviceMemory& CudaBackend::memory() { return state_->memory; }
 
 Status CudaBackend::Prepare(const BackendLimits& l) {
-  if (l.max_rows < 1 || l.max_cols < 1 || l.max_experts < 0 || l.max_experts_per_token < 0 ||
-      l.max_expert_width < 0 || l.max_heads < 0 || l.max_head_dim < 0 || l.max_positions < 0 ||
-      l.max_positions > std::numeric_limits<int32_t>::max()) {
-    return InvalidArgument("cuda backend: limits must be positive and positions fit in 32 bits");
-  }
-  FATHOM_RETURN_IF_ERROR(State::Fits("cuda backend: head dim", l.max_head_dim, cuda::kMaxHeadDim));
-  FATHOM_RETURN_IF_ERROR(State::Fits("cuda backend: experts", l.max_experts, cuda::kMaxExperts));
+  FATHOM_RETURN_IF_ERROR(CheckLimits(l));
+  FATHOM_RETURN_IF_ERROR(Fits("cuda backend: head dim", l.max_head_dim, cuda::kMaxHeadDim));
+  FATHOM_RETURN_IF_ERROR(Fits("cuda backend: experts", l.max_experts, cuda::kMaxExperts));
   FATHOM_RETURN_IF_ERROR(
-      State::Fits("cuda backend: experts per token", l.max_experts_per_token, kMaxExpertsPerToken));
+      Fits("cuda backend: experts per token", l.max_experts_per_token, kMaxExpertsPerToken));
   State& state = *state_;
   FATHOM_CUDA(cudaSetDevice(state.options.device));
   FATHOM_RETURN_IF_ERROR(state.operands.Allocate(state.options.operand_bytes, state.memory));
@@ -142,15 +109,15 @@ Status CudaBackend::Prepare(const BackendLimits& l) {
   s.index_rows = static_cast<int>(std::clamp<int64_t>(
       kScoreBytes / (s.max_entries * 4), 1, std::min<int64_t>(kMaxIndexRows, l.max_rows)));
   std::byte* base = nullptr;
-  SizeSum sum;
+  MemoryLayout sum(DeviceMemory::kAlignment);
   const auto place = [&](auto*& array, int64_t rows, int64_t row_elements) {
     using T = std::remove_reference_t<decltype(*array)>;
-    const size_t offset = sum.Add(rows, row_elements, sizeof(T));
+    const int64_t offset = sum.Add<T>(rows, row_elements);
     array = base == nullptr ? nullptr : reinterpret_cast<T*>(base + offset);
   };
   const auto place_all = [&] {
     const int64_t slots = s.rows * (int64_t{l.max_experts_per_token} + 1);
-    sum = SizeSum();
+    sum = MemoryLayout(DeviceMemory::kAlignment);
     place(state.report, 1, 1);
     place(s.inputs, s.rows, l.max_cols);
     place(s.expert_begin, 1, int64_t{l.max_experts} + 2);
@@ -167,8 +134,7 @@ Status CudaBackend::Prepare(const BackendLimits& l) {
     return OutOfMemory("cuda backend: scratch memory of more bytes than there are addresses");
   }
   state.scratch_memory = DeviceBuffer();
-  FATHOM_ASSIGN_OR_RETURN(state.scratch_memory,
-                          state.memory.Allocate(static_cast<int64_t>(sum.total())));
+  FATHOM_ASSIGN_OR_RETURN(state.scratch_memory, state.memory.Allocate(sum.bytes()));
   base = state.scratch_memory.data();
   place_all();
   FATHOM_CUDA(cudaMemsetAsync(state.report, 0, sizeof(cuda::DeviceReport), state.stream));

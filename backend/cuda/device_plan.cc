@@ -2,30 +2,13 @@
 
 #include <cstring>
 
+#include "backend/memory_layout.h"
+
 namespace fathom::cuda {
-namespace {
-
-// Lays arrays out one behind the other, first counting, then in place.
-class Layout {
- public:
-  template <typename T>
-  int64_t Add(int64_t count) {
-    constexpr int64_t kAlignment = 16;
-    const int64_t offset = bytes_;
-    bytes_ += (count * static_cast<int64_t>(sizeof(T)) + kAlignment - 1) / kAlignment * kAlignment;
-    return offset;
-  }
-  [[nodiscard]] int64_t bytes() const { return bytes_; }
-
- private:
-  int64_t bytes_ = 0;
-};
-
-}  // namespace
-
 Result<DevicePlan> CopyPlan(const StepPlan& plan, StagingRing& ring) {
   const auto num_sequences = static_cast<int64_t>(plan.sequences.size());
-  Layout layout;
+  constexpr int64_t kAlignment = 16;
+  MemoryLayout layout(kAlignment);
   const int64_t rows_at = layout.Add<RowOfStep>(plan.num_rows());
   const int64_t sequences_at = layout.Add<SequenceRows>(num_sequences);
   int64_t tables_at[kNumCacheClasses] = {};

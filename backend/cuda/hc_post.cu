@@ -40,7 +40,7 @@ Status CudaBackend::DoHcPost(const HcPostArgs& args) {
   const int64_t n = args.hc.dim(0);
   const int64_t width = args.hc.dim(2);
   if (args.hc.size() == 0) return OkStatus();
-  const auto blocks = static_cast<unsigned>((n * width + cuda::kBlock - 1) / cuda::kBlock);
+  const auto blocks = cuda::Blocks(n * width, cuda::kBlock);
   cuda::HcPostKernel<<<blocks, cuda::kBlock, 0, state.stream>>>(
       args.out.data(), args.post.data(), args.comb.data(), static_cast<int>(args.hc.dim(1)), width,
       n, args.hc.data());

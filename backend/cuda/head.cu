@@ -35,8 +35,8 @@ Status CudaBackend::DoHead(const HeadArgs& args) {
   const auto m = static_cast<int64_t>(args.rows.size());
   const int64_t width = args.hc.dim(2);
   const int64_t vocab = args.head.rows;
-  FATHOM_RETURN_IF_ERROR(State::Fits("head: rows", m, state.limits.max_rows));
-  FATHOM_RETURN_IF_ERROR(State::Fits("head: columns", width, state.limits.max_cols));
+  FATHOM_RETURN_IF_ERROR(Fits("head: rows", m, state.limits.max_rows));
+  FATHOM_RETURN_IF_ERROR(Fits("head: columns", width, state.limits.max_cols));
   if (m == 0) return OkStatus();
   FATHOM_ASSIGN_OR_RETURN(const int* rows, state.operands.Copy(args.rows));
   for (int64_t first = 0; first < m; first += state.scratch.rows) {

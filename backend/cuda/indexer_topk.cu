@@ -203,14 +203,14 @@ Status CudaBackend::DoIndexerTopk(const IndexerTopkArgs& args) {
   const int64_t n = args.q.dim(0);
   const auto heads = static_cast<int>(args.q.dim(1));
   const auto dim = static_cast<int>(args.q.dim(2));
-  FATHOM_RETURN_IF_ERROR(State::Fits("indexer_topk: rows", n, state.limits.max_rows));
-  FATHOM_RETURN_IF_ERROR(State::Fits("indexer_topk: heads", heads, state.limits.max_heads));
-  FATHOM_RETURN_IF_ERROR(State::Fits("indexer_topk: dim", dim, state.limits.max_head_dim));
+  FATHOM_RETURN_IF_ERROR(Fits("indexer_topk: rows", n, state.limits.max_rows));
+  FATHOM_RETURN_IF_ERROR(Fits("indexer_topk: heads", heads, state.limits.max_heads));
+  FATHOM_RETURN_IF_ERROR(Fits("indexer_topk: dim", dim, state.limits.max_head_dim));
   int most = 0;
   for (const SequenceRows& rows : args.plan->sequences) {
     if (rows.num_rows > 0) most = std::max(most, VisibleEntries(rows.start + rows.num_rows - 1, 4));
   }
-  FATHOM_RETURN_IF_ERROR(State::Fits("indexer_topk: entries", most, state.scratch.max_entries));
+  FATHOM_RETURN_IF_ERROR(Fits("indexer_topk: entries", most, state.scratch.max_entries));
   if (n == 0) return OkStatus();
   FATHOM_ASSIGN_OR_RETURN(const cuda::DevicePlan plan, state.Plan(args.plan));
   cuda::IndexRows rows = {args.q.data(),
@@ -242,7 +242,7 @@ Status CudaBackend::DoIndexerTopk(const IndexerTopkArgs& args) {
       FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("indexer_topk: queries"));
     }
     if (most > args.topk) {
-      const auto tiles = static_cast<unsigned>((most + cuda::kWarp - 1) / cuda::kWarp);
+      const auto tiles = cuda::Blocks(most, cuda::kWarp);
       FATHOM_CUDA(cudaFuncSetAttribute(cuda::IndexScoreKernel,
                                        cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        static_cast<int>(key_bytes)));

@@ -30,7 +30,7 @@ Status CudaBackend::DoInverseRopeOut(const InverseRopeOutArgs& args) {
   const int64_t pairs = args.cos_sin.dim(1);
   const int64_t rotations = n * args.o.dim(1) * pairs;
   if (rotations > 0) {
-    const auto blocks = static_cast<unsigned>((rotations + cuda::kBlock - 1) / cuda::kBlock);
+    const auto blocks = cuda::Blocks(rotations, cuda::kBlock);
     cuda::InverseRopeKernel<<<blocks, cuda::kBlock, 0, state.stream>>>(
         args.o.data(), args.cos_sin.data(), rotations, static_cast<int>(args.o.dim(1)),
         static_cast<int>(args.o.dim(2)), static_cast<int>(pairs));

@@ -11,8 +11,8 @@ Status CudaBackend::DoLinear(const LinearArgs& args) {
   FATHOM_RETURN_IF_ERROR(state.Enter());
   const int64_t n = args.x.dim(0);
   const int64_t cols = args.x.dim(1);
-  FATHOM_RETURN_IF_ERROR(State::Fits("linear: rows", n, state.limits.max_rows));
-  FATHOM_RETURN_IF_ERROR(State::Fits("linear: columns", cols, state.limits.max_cols));
+  FATHOM_RETURN_IF_ERROR(Fits("linear: rows", n, state.limits.max_rows));
+  FATHOM_RETURN_IF_ERROR(Fits("linear: columns", cols, state.limits.max_cols));
   const int64_t rounds_of = args.first.weight.quantised() ? state.scratch.rows : n;
   for (int64_t first = 0; first < n; first += rounds_of) {
     const int64_t count = std::min(rounds_of, n - first);

@@ -193,10 +193,6 @@ __global__ void __launch_bounds__(kBlock) CombineKernel(MoeRows a) {
   }
 }
 
-unsigned Blocks(int64_t work, int64_t per_block) {
-  return static_cast<unsigned>((work + per_block - 1) / per_block);
-}
-
 }  // namespace
 }  // namespace cuda
 
@@ -217,13 +213,12 @@ Status CudaBackend::DoMoe(const MoeArgs& args) {
     }
   }
   const BackendLimits& limits = state.limits;
-  FATHOM_RETURN_IF_ERROR(State::Fits("moe: rows", n, limits.max_rows));
-  FATHOM_RETURN_IF_ERROR(State::Fits("moe: columns", dim, limits.max_cols));
-  FATHOM_RETURN_IF_ERROR(State::Fits("moe: experts", num_experts, limits.max_experts));
-  FATHOM_RETURN_IF_ERROR(
-      State::Fits("moe: experts per token", chosen, limits.max_experts_per_token));
-  FATHOM_RETURN_IF_ERROR(State::Fits("moe: experts per token", chosen, kMaxExpertsPerToken));
-  FATHOM_RETURN_IF_ERROR(State::Fits("moe: expert width", width, limits.max_expert_width));
+  FATHOM_RETURN_IF_ERROR(Fits("moe: rows", n, limits.max_rows));
+  FATHOM_RETURN_IF_ERROR(Fits("moe: columns", dim, limits.max_cols));
+  FATHOM_RETURN_IF_ERROR(Fits("moe: experts", num_experts, limits.max_experts));
+  FATHOM_RETURN_IF_ERROR(Fits("moe: experts per token", chosen, limits.max_experts_per_token));
+  FATHOM_RETURN_IF_ERROR(Fits("moe: experts per token", chosen, kMaxExpertsPerToken));
+  FATHOM_RETURN_IF_ERROR(Fits("moe: expert width", width, limits.max_expert_width));
   if (n == 0) return OkStatus();
 
   const int64_t table_bytes = args.routed.size_bytes() + static_cast<int64_t>(sizeof(args.shared));

@@ -43,10 +43,6 @@ __global__ void __launch_bounds__(kBlock) QuantiseKernel(ConstRows x, int cols, 
   SimulateE4m3Group(x.data + row * x.stride + group * 128, 128, out + row * cols + group * 128);
 }
 
-unsigned Blocks(int64_t work, int64_t per_block) {
-  return static_cast<unsigned>((work + per_block - 1) / per_block);
-}
-
 }  // namespace
 
 Status Multiply(const ConstRows& x, const WeightView& weight, int groups, bool round, Rows out,

@@ -74,13 +74,12 @@ Status CudaBackend::DoQNormRopeKvInsert(const QNormRopeKvInsertArgs& args) {
   const int64_t n = args.q.dim(0);
   const auto dim = static_cast<int>(args.q.dim(2));
   const auto pairs = static_cast<int>(args.cos_sin.dim(1));
-  FATHOM_RETURN_IF_ERROR(State::Fits("q_norm_rope_kv_insert: rows", n, state.limits.max_rows));
-  FATHOM_RETURN_IF_ERROR(
-      State::Fits("q_norm_rope_kv_insert: head dim", dim, state.limits.max_head_dim));
+  FATHOM_RETURN_IF_ERROR(Fits("q_norm_rope_kv_insert: rows", n, state.limits.max_rows));
+  FATHOM_RETURN_IF_ERROR(Fits("q_norm_rope_kv_insert: head dim", dim, state.limits.max_head_dim));
   if (n == 0) return OkStatus();
   const int64_t num_heads = n * args.q.dim(1);
   if (num_heads > 0) {
-    const auto blocks = static_cast<unsigned>((num_heads + cuda::kWarps - 1) / cuda::kWarps);
+    const auto blocks = cuda::Blocks(num_heads, cuda::kWarps);
     cuda::QueryKernel<<<blocks, cuda::kBlock, 0, state.stream>>>(
         args.q.data(), args.cos_sin.data(), args.norm_eps, num_heads,
         static_cast<int>(args.q.dim(1)), dim, pairs);

@@ -153,9 +153,9 @@ Status CudaBackend::DoRoute(const RouteArgs& args) {
   State& state = *state_;
   FATHOM_RETURN_IF_ERROR(state.Enter());
   const int64_t n = args.x.dim(0);
-  FATHOM_RETURN_IF_ERROR(State::Fits("route: rows", n, state.limits.max_rows));
-  FATHOM_RETURN_IF_ERROR(State::Fits("route: columns", args.x.dim(1), state.limits.max_cols));
-  FATHOM_RETURN_IF_ERROR(State::Fits("route: experts", args.gate.rows, state.limits.max_experts));
+  FATHOM_RETURN_IF_ERROR(Fits("route: rows", n, state.limits.max_rows));
+  FATHOM_RETURN_IF_ERROR(Fits("route: columns", args.x.dim(1), state.limits.max_cols));
+  FATHOM_RETURN_IF_ERROR(Fits("route: experts", args.gate.rows, state.limits.max_experts));
   if (args.gate.quantised()) {
     return Unimplemented("route: the cuda backend takes router weights in bf16 or fp32");
   }

@@ -153,9 +153,9 @@ Status CudaBackend::DoSparseAttention(const SparseAttentionArgs& args) {
   const int64_t n = args.q.dim(0);
   const auto heads = static_cast<int>(args.q.dim(1));
   const auto dim = static_cast<int>(args.q.dim(2));
-  FATHOM_RETURN_IF_ERROR(State::Fits("sparse_attention: rows", n, state.limits.max_rows));
-  FATHOM_RETURN_IF_ERROR(State::Fits("sparse_attention: heads", heads, state.limits.max_heads));
-  FATHOM_RETURN_IF_ERROR(State::Fits("sparse_attention: head dim", dim, state.limits.max_head_dim));
+  FATHOM_RETURN_IF_ERROR(Fits("sparse_attention: rows", n, state.limits.max_rows));
+  FATHOM_RETURN_IF_ERROR(Fits("sparse_attention: heads", heads, state.limits.max_heads));
+  FATHOM_RETURN_IF_ERROR(Fits("sparse_attention: head dim", dim, state.limits.max_head_dim));
   if (args.q.size() == 0) return OkStatus();
   FATHOM_ASSIGN_OR_RETURN(const cuda::DevicePlan plan, state.Plan(args.plan));
   const bool chosen = !args.entries.empty();

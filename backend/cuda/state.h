@@ -59,8 +59,6 @@ struct CudaBackend::State {
 
   // Before anything else in an operation.
   Status Enter();
-  // kInvalidArgument when `value` exceeds the prepared `limit`.
-  static Status Fits(const char* what, int64_t value, int64_t limit);
   // The plan that BeginStep copied, or a copy for this operation.
   Result<cuda::DevicePlan> Plan(const StepPlan* plan);
 

@@ -10,6 +10,11 @@ inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 inline constexpr int kBlock = 256;  // threads of a block, where a kernel has no reason for others
 inline constexpr int kWarps = kBlock / kWarp;
 
+// Blocks of a launch for `work` pieces, `per_block` to a block.
+inline unsigned Blocks(int64_t work, int64_t per_block) {
+  return static_cast<unsigned>((work + per_block - 1) / per_block);
+}
+
 __device__ inline int Lane() { return static_cast<int>(threadIdx.x) % kWarp; }
 __device__ inline int WarpIndex() { return static_cast<int>(threadIdx.x) / kWarp; }
 

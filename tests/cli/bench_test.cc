@@ -295,6 +295,9 @@ TEST(Bench, WhatCannotBeMeasuredIsRefused) {
   expect({"ops", "--rows", "65536"}, kFailed, "--rows");
   expect({"ops", "--backend", "gpu"}, kUsage, "--backend");
   expect({"ops", "--cpu-isa", "avx9000"}, kFailed, "--cpu-isa");
+  for (const char* backend : {"cuda", "reference"}) {
+    expect({"ops", "--cpu-isa", "portable", "--backend", backend}, kFailed, "--cpu-isa");
+  }
   expect({"ops", "--cpu-activations", "int4"}, kUsage, "--cpu-activations");
   expect({"ops", "--cpu-activations", "int8", "--backend", "reference"}, kFailed,
          "--cpu-activations");

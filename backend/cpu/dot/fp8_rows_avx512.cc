@@ -7,7 +7,7 @@ namespace fathom::cpu {
 namespace {
 
 constexpr int kPass = 4;         // inputs that are multiplied as codes are decoded
-constexpr int64_t kBlock = 512;  // columns whose weights and inputs stay in the L1 cache
+constexpr int64_t kBlock = 512;  // columns of decoded weights that stay in the L1 cache
 
 // Byte scales for which all codes but zeros are normal numbers, and so are their products with 2^8.
 constexpr bool InRange(uint8_t scale) { return scale >= 10 && scale <= 238; }
