@@ -135,6 +135,11 @@ void Connection::Close() {
   silence_timer_.cancel();
   on_silence_ = nullptr;
   if (auto callback = std::exchange(on_closed_, nullptr); callback && unfinished) callback();
+  if (!reading_) Leave();
+}
+
+void Connection::Leave() {
+  parser_.reset();  // with its share of the body budget: a server without connections holds none
   const std::lock_guard lock(core_->mutex);
   core_->connections.erase(id_);
   if (core_->connections.empty()) core_->idle.notify_all();
@@ -164,12 +169,15 @@ void Connection::ReadHead() {
   timed_out_ = false;
   started_ = Clock::now();
   ArmReadTimer(core_->options.header_timeout);
+  reading_ = true;
   bhttp::async_read_header(
       stream_, buffer_, *parser_,
       [self = shared_from_this()](ErrorCode error, size_t) { self->OnHead(error); });
 }
 
 void Connection::OnHead(ErrorCode error) {
+  reading_ = false;
+  if (phase_ == Phase::kClosed) return Leave();
   if (phase_ != Phase::kReadingHead) return;
   const auto& head = parser_->get();
   request_ = HeadOf(head);
@@ -218,11 +226,14 @@ void Connection::OnHead(ErrorCode error) {
 
 void Connection::ReadBody() {
   parser_->get().body().lease = std::make_shared<BodyLease>(core_->body_budget);
+  reading_ = true;
   bhttp::async_read(stream_, buffer_, *parser_,
                     [self = shared_from_this()](ErrorCode error, size_t) { self->OnBody(error); });
 }
 
 void Connection::OnBody(ErrorCode error) {
+  reading_ = false;
+  if (phase_ == Phase::kClosed) return Leave();
   if (phase_ != Phase::kReadingBody) return;
   if (error) return RejectReadError(error);
   Dispatch();

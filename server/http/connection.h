@@ -98,6 +98,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   };
   using Parser = beast::http::request_parser<LeasedBody>;
 
+  void Leave();  // the last step of Close, once nothing reads
   void BeginRequest();
   void ReadHead();
   void OnHead(ErrorCode error);
@@ -141,6 +142,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool draining_ = false;
   bool timed_out_ = false;
   bool monitoring_ = false;
+  bool reading_ = false;  // an operation of Beast holds parser_
   bool is_head_request_ = false;
   bool is_http_1_0_ = false;
   bool keep_alive_ = false;

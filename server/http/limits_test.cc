@@ -88,6 +88,20 @@ TEST_F(HttpServerTest, BodiesThatWereRefusedOrNeverCameLeaveTheBudget) {
   EXPECT_EQ(TestClient(port).Ask("POST", "/x", std::string(1000, 'a')).status, 200);
 }
 
+TEST_F(HttpServerTest, AServerWithoutConnectionsHoldsNothingOfTheBudget) {
+  options_.max_body_bytes = options_.max_total_body_bytes = 1000;
+  const int port = Start();
+  for (int i = 0; i < 100; ++i) {
+    TestClient gone(port), stays(port);
+    gone.SendRaw(PostHead(1000) + std::string(900, 'a'));
+    EXPECT_EQ(stays.Ask("GET", "/x").status, 200);  // connections are taken in turn
+    gone.Close();
+    stays.Close();
+    ASSERT_TRUE(server_->WaitUntilIdle(20s));
+    ASSERT_EQ(TestClient(port).Ask("POST", "/x", std::string(1000, 'a')).status, 200);
+  }
+}
+
 TEST_F(HttpServerTest, AContinueIsNotAskedForWhatIsRefused) {
   options_.max_body_bytes = 1000;
   TestClient client(Start());
