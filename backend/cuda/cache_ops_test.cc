@@ -38,7 +38,8 @@ constexpr AttentionShape kAttentions[] = {
 
 using CudaAttention = CudaTest;
 
-// Rows that begin inside a window, a single row, and a prompt from its start.
+// Rows that begin inside a window, a single row, and a prompt from its start; and a row alone has
+// the same bits.
 TEST_F(CudaAttention, EqualsTheReference) {
   for (const AttentionShape& s : kAttentions) {
     SCOPED_TRACE(std::to_string(s.heads) + " heads of " + std::to_string(s.dim) + ", ratio " +
@@ -123,6 +124,31 @@ TEST_F(CudaAttention, EqualsTheReference) {
       ASSERT_LE(std::fabs(static_cast<double>(got[i]) - w), 2e-6 + Bf16Ulp(w)) << i;
     }
     EXPECT_LE(ShareOfOthers(got, want), 1e-2);
+
+    // The first sequence's last row in a step of its own: its neighbours' keys come from pages
+    // then.
+    for (int i = 0; i + 1 < sequences[0].num_rows; ++i) {
+      const auto at = step_kv.begin() + static_cast<long>(d) * i;
+      pages.Write(CacheKind::kSwaKv, 0, sequences[0].start + i,
+                  std::vector<float>(at, at + static_cast<long>(d)));
+    }
+    const int last = sequences[0].num_rows - 1;
+    pages.SetStep({{sequences[0].start + last, 1}, {0, 0}, {0, 0}});
+    args.plan = &pages.plan();
+    args.q = args.q.Slice(last, 1);
+    args.step_kv = args.step_kv.Slice(last, 1);
+    args.swa = PutPages(swa, all_blocks);
+    if (s.topk > 0) {
+      args.entries = args.entries.Slice(last, 1);
+      args.num_entries = args.num_entries.Slice(last, 1);
+    }
+    args.out = {Poisoned<float>(h * d), 1, s.heads, s.dim};
+    ASSERT_STATUS_OK(cuda().BeginStep(pages.plan()));
+    ASSERT_STATUS_OK(cuda().SparseAttention(args));
+    ASSERT_STATUS_OK(cuda().Synchronize());
+    EXPECT_TRUE(
+        std::ranges::equal(Get(static_cast<const float*>(args.out.data()), h * d),
+                           std::span(got).subspan(h * d * static_cast<size_t>(last), h * d)));
   }
 }
 

@@ -6,6 +6,7 @@
 #include "backend/cuda/limits.h"
 #include "backend/cuda/state.h"
 #include "backend/memory_layout.h"
+#include "backend/ops/hc_pre_norm.h"
 
 namespace fathom {
 namespace {
@@ -104,10 +105,13 @@ Status CudaBackend::Prepare(const BackendLimits& l) {
   constexpr int64_t kScoreBytes = int64_t{64} << 20;
   constexpr int64_t kMaxIndexRows = 256;
   cuda::Scratch& s = state.scratch;
-  s.rows = std::min(l.max_rows, cuda::kScratchRows);
+  s.rows = std::min(l.max_rows, state.options.scratch_rows);
   s.max_entries = l.max_positions / 4 + 1;
   s.index_rows = static_cast<int>(std::clamp<int64_t>(
       kScoreBytes / (s.max_entries * 4), 1, std::min<int64_t>(kMaxIndexRows, l.max_rows)));
+  constexpr int64_t kPartialBytes = int64_t{64} << 20;
+  s.attention_splits =
+      l.max_head_dim >= cuda::kTileHeadDim ? kPartialBytes / (cuda::kTileHeadDim * 4) : 0;
   std::byte* base = nullptr;
   MemoryLayout sum(DeviceMemory::kAlignment);
   const auto place = [&](auto*& array, int64_t rows, int64_t row_elements) {
@@ -120,10 +124,18 @@ Status CudaBackend::Prepare(const BackendLimits& l) {
     sum = MemoryLayout(DeviceMemory::kAlignment);
     place(state.report, 1, 1);
     place(s.inputs, s.rows, l.max_cols);
+    place(s.packed, s.rows, std::max<int64_t>(l.max_cols, int64_t{l.max_heads} * l.max_head_dim));
     place(s.expert_begin, 1, int64_t{l.max_experts} + 2);
     place(s.expert_items, 1, slots);
+    place(s.expert_tiles, 1, slots);
+    place(s.num_expert_tiles, 1, 1);
     place(s.hidden, slots, l.max_expert_width);
+    place(s.packed_hidden, slots, l.max_expert_width);
     place(s.expert_out, slots, l.max_cols);
+    place(s.attention_partial, s.attention_splits, cuda::kTileHeadDim);
+    place(s.attention_stats, s.attention_splits, 2);
+    place(s.router_logits, s.rows, l.max_experts);
+    place(s.mixes, s.rows, (2 + kMaxHcMult) * kMaxHcMult + 1);
     place(s.index_queries, s.index_rows, int64_t{l.max_heads} * l.max_head_dim);
     place(s.index_weights, s.index_rows, l.max_heads);
     place(s.index_scores, s.index_rows, s.max_entries);

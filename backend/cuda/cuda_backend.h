@@ -22,6 +22,9 @@ struct CudaOptions {
   // half.
   int64_t operand_bytes = int64_t{16} << 20;
   int64_t plan_bytes = int64_t{64} << 20;
+  // Rows of a step that scratch memory is laid out for at a time; operations on longer steps take
+  // several rounds. Rows do not depend on each other there, so results do not depend on it.
+  int scratch_rows = 4096;
 };
 
 class CudaBackend final : public Backend {

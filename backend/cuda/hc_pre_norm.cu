@@ -1,5 +1,8 @@
 // See backend/ops/hc_pre_norm.h for the contract.
+#include <algorithm>
+
 #include "backend/cuda/hc_mix.cuh"
+#include "backend/cuda/hc_mix.h"
 #include "backend/cuda/state.h"
 
 namespace fathom {
@@ -7,53 +10,57 @@ namespace cuda {
 namespace {
 
 constexpr int kMaxComb = kMaxHcMult * kMaxHcMult;
-constexpr int kMaxMix = 2 * kMaxHcMult + kMaxComb;
 
-// One thread per element of comb [source][destination], which holds the logits at first. Sums run
-// over rows and columns in ascending order.
+// comb [source][destination] holds the logits at first; the work of a warp, sums over rows and
+// columns in ascending order.
 __device__ void Sinkhorn(float* comb, int hc, int iterations, float eps) {
-  const int thread = static_cast<int>(threadIdx.x);
-  const bool mine = thread < hc * hc;
-  const int j = thread / hc;
-  const int k = thread % hc;
-  const auto replace = [&](float value) {
-    __syncthreads();
-    if (mine) comb[thread] = value;
-    __syncthreads();
-  };
-  const auto divide = [&](int first, int stride) {
-    float value = 0.0f;
-    if (mine) {
-      float sum = 0.0f;
-      for (int i = 0; i < hc; ++i) sum += comb[first + i * stride];
-      value = comb[thread] / (sum + eps);
+  constexpr int kEach = (kMaxComb + kWarp - 1) / kWarp;  // elements of a lane
+  const int size = hc * hc;
+  // comb[e] = value(e) for all, from what was there before.
+  const auto replace = [&](const auto& value) {
+    float values[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int e = Lane() + i * kWarp;
+      if (e < size) values[i] = value(e);
     }
-    replace(value);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int e = Lane() + i * kWarp;
+      if (e < size) comb[e] = values[i];
+    }
+    __syncwarp();
   };
-  float value = 0.0f;
-  if (mine) {
-    float max = comb[j * hc];
-    for (int i = 1; i < hc; ++i) max = fmaxf(max, comb[j * hc + i]);
-    value = expf(comb[thread] - max);
-  }
-  replace(value);
-  if (mine) {
+  const auto sum_of = [&](int first, int stride) {
     float sum = 0.0f;
-    for (int i = 0; i < hc; ++i) sum += comb[j * hc + i];
-    value = comb[thread] / sum + eps;
-  }
-  replace(value);
-  divide(k, hc);
+    for (int i = 0; i < hc; ++i) sum += comb[first + i * stride];
+    return sum;
+  };
+  const auto divide_rows = [&] {
+    replace([&](int e) { return comb[e] / (sum_of(e / hc * hc, 1) + eps); });
+  };
+  const auto divide_columns = [&] {
+    replace([&](int e) { return comb[e] / (sum_of(e % hc, hc) + eps); });
+  };
+  replace([&](int e) {
+    const float* row = comb + e / hc * hc;
+    float max = row[0];
+    for (int i = 1; i < hc; ++i) max = fmaxf(max, row[i]);
+    return expf(comb[e] - max);
+  });
+  replace([&](int e) { return comb[e] / sum_of(e / hc * hc, 1) + eps; });
+  divide_columns();
   for (int i = 1; i < iterations; ++i) {
-    divide(j * hc, 1);
-    divide(k, hc);
+    divide_rows();
+    divide_columns();
   }
 }
 
-// A block per row. Views of the args, as the device sees them.
+// Views of the args, as the device sees them, of some rows of the step.
 struct HcPreNormRows {
   const float* hc;
-  const float* fn;
+  const double* sums;  // of SumMixes
   const float* base;
   const float* scale;
   const float* norm_weight;
@@ -67,29 +74,33 @@ struct HcPreNormRows {
   float* comb;
 };
 
-__global__ void __launch_bounds__(kBlock) HcPreNormKernel(HcPreNormRows a) {
-  __shared__ double sums[kWarps];
-  __shared__ float mix[kMaxMix];
+// Two blocks per row: one sums and norms its copies, the other has what HcPost needs.
+__global__ void __launch_bounds__(kNormThreads) HcPreNormKernel(HcPreNormRows a) {
+  __shared__ double warps[kNormWarps];
   __shared__ float pre[kMaxHcMult];
   __shared__ float comb[kMaxComb];
   const int64_t row = blockIdx.x;
   const int thread = static_cast<int>(threadIdx.x);
   const int hc = a.copies;
-  const float* copies = a.hc + row * hc * a.width;
-  MixCopies(copies, a.fn, (2 + hc) * hc, hc * a.width, a.norm_eps, mix, sums);
-  if (thread < hc) {
-    pre[thread] = Sigmoid(mix[thread] * a.scale[0] + a.base[thread]) + a.hc_eps;
-    a.post[row * hc + thread] = 2.0f * Sigmoid(mix[hc + thread] * a.scale[1] + a.base[hc + thread]);
+  const int count = (2 + hc) * hc;
+  const double* sums = a.sums + row * (count + 1);
+  const auto mix = [&](int m, int kind) {
+    return MixOf(sums, m, count, hc * a.width, a.norm_eps) * a.scale[kind] + a.base[m];
+  };
+  if (blockIdx.y == 0) {
+    if (thread < hc) pre[thread] = Sigmoid(mix(thread, 0)) + a.hc_eps;
+    __syncthreads();
+    SumAndNorm(a.hc + row * hc * a.width, pre, hc, a.width, a.norm_weight, a.norm_eps,
+               a.x + row * a.width, warps);
+    return;
   }
-  if (thread < hc * hc) {
-    comb[thread] = mix[2 * hc + thread] * a.scale[2] + a.base[2 * hc + thread];
-  }
-  __syncthreads();
-  SumAndNorm(copies, pre, hc, a.width, a.norm_weight, a.norm_eps, a.x + row * a.width, sums);
+  if (WarpIndex() != 0) return;
+  if (thread < hc) a.post[row * hc + thread] = 2.0f * Sigmoid(mix(hc + thread, 1));
+  for (int e = thread; e < hc * hc; e += kWarp) comb[e] = mix(2 * hc + e, 2);
+  __syncwarp();
   Sinkhorn(comb, hc, a.sinkhorn_iters, a.hc_eps);
-  if (thread < hc * hc) a.comb[row * hc * hc + thread] = comb[thread];
+  for (int e = thread; e < hc * hc; e += kWarp) a.comb[row * hc * hc + e] = comb[e];
 }
-static_assert(kMaxComb <= kBlock);
 
 }  // namespace
 }  // namespace cuda
@@ -98,15 +109,35 @@ Status CudaBackend::DoHcPreNorm(const HcPreNormArgs& args) {
   State& state = *state_;
   FATHOM_RETURN_IF_ERROR(state.Enter());
   if (args.hc.size() == 0) return OkStatus();
-  const cuda::HcPreNormRows rows = {
-      args.hc.data(),    args.fn.data(),          args.base.data(),
-      args.scale.data(), args.norm_weight.data(), args.norm_eps,
-      args.hc_eps,       args.sinkhorn_iters,     static_cast<int>(args.hc.dim(1)),
-      args.hc.dim(2),    args.x.data(),           args.post.data(),
-      args.comb.data()};
-  cuda::HcPreNormKernel<<<static_cast<unsigned>(args.hc.dim(0)), cuda::kBlock, 0, state.stream>>>(
-      rows);
-  return cuda::LaunchStatus("hc_pre_norm");
+  const int64_t n = args.hc.dim(0);
+  const int64_t hc = args.hc.dim(1);
+  const int64_t width = args.hc.dim(2);
+  const cuda::Scratch& scratch = state.scratch;
+  for (int64_t first = 0; first < n; first += scratch.rows) {
+    const int64_t count = std::min<int64_t>(scratch.rows, n - first);
+    const float* copies = args.hc.data() + first * hc * width;
+    FATHOM_RETURN_IF_ERROR(
+        cuda::SumMixes({copies, nullptr, count, args.fn.data(), static_cast<int>((2 + hc) * hc),
+                        hc * width, scratch.mixes},
+                       state.stream));
+    const cuda::HcPreNormRows rows = {copies,
+                                      scratch.mixes,
+                                      args.base.data(),
+                                      args.scale.data(),
+                                      args.norm_weight.data(),
+                                      args.norm_eps,
+                                      args.hc_eps,
+                                      args.sinkhorn_iters,
+                                      static_cast<int>(hc),
+                                      width,
+                                      args.x.data() + first * width,
+                                      args.post.data() + first * hc,
+                                      args.comb.data() + first * hc * hc};
+    cuda::HcPreNormKernel<<<dim3(static_cast<unsigned>(count), 2), cuda::kNormThreads, 0,
+                            state.stream>>>(rows);
+    FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("hc_pre_norm"));
+  }
+  return OkStatus();
 }
 
 }  // namespace fathom

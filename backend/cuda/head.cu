@@ -2,28 +2,31 @@
 #include <algorithm>
 
 #include "backend/cuda/hc_mix.cuh"
+#include "backend/cuda/hc_mix.h"
 #include "backend/cuda/products.h"
 #include "backend/cuda/state.h"
+#include "backend/cuda/tile_products.h"
 
 namespace fathom {
 namespace cuda {
 namespace {
 
-// A block per wanted row: x[m] is the norm of row rows[m].
-__global__ void __launch_bounds__(kBlock)
-    HeadInputKernel(const float* hc, const int* rows, const float* fn, const float* base,
+// A block per wanted row: x[m] is the norm of row rows[m]. `sums` are those of SumMixes.
+__global__ void __launch_bounds__(kNormThreads)
+    HeadInputKernel(const float* hc, const int* rows, const double* sums, const float* base,
                     const float* scale, const float* norm_weight, float norm_eps, float hc_eps,
                     int num_copies, int64_t width, float* x) {
-  __shared__ double sums[kWarps];
-  __shared__ float mix[kMaxHcMult];
+  __shared__ double warps[kNormWarps];
   __shared__ float pre[kMaxHcMult];
   const float* copies = hc + int64_t{rows[blockIdx.x]} * num_copies * width;
-  MixCopies(copies, fn, num_copies, num_copies * width, norm_eps, mix, sums);
-  if (static_cast<int>(threadIdx.x) < num_copies) {
-    pre[threadIdx.x] = Sigmoid(mix[threadIdx.x] * scale[0] + base[threadIdx.x]) + hc_eps;
+  const auto thread = static_cast<int>(threadIdx.x);
+  if (thread < num_copies) {
+    const float mix = MixOf(sums + int64_t{blockIdx.x} * (num_copies + 1), thread, num_copies,
+                            num_copies * width, norm_eps);
+    pre[thread] = Sigmoid(mix * scale[0] + base[thread]) + hc_eps;
   }
   __syncthreads();
-  SumAndNorm(copies, pre, num_copies, width, norm_weight, norm_eps, x + blockIdx.x * width, sums);
+  SumAndNorm(copies, pre, num_copies, width, norm_weight, norm_eps, x + blockIdx.x * width, warps);
 }
 
 }  // namespace
@@ -41,14 +44,28 @@ Status CudaBackend::DoHead(const HeadArgs& args) {
   FATHOM_ASSIGN_OR_RETURN(const int* rows, state.operands.Copy(args.rows));
   for (int64_t first = 0; first < m; first += state.scratch.rows) {
     const int64_t count = std::min<int64_t>(state.scratch.rows, m - first);
-    cuda::HeadInputKernel<<<static_cast<unsigned>(count), cuda::kBlock, 0, state.stream>>>(
-        args.hc.data(), rows + first, args.fn.data(), args.base.data(), args.scale.data(),
-        args.norm_weight.data(), args.norm_eps, args.hc_eps, static_cast<int>(args.hc.dim(1)),
-        width, state.scratch.inputs);
+    const int64_t copies = args.hc.dim(1);
+    FATHOM_RETURN_IF_ERROR(
+        cuda::SumMixes({args.hc.data(), rows + first, count, args.fn.data(),
+                        static_cast<int>(copies), copies * width, state.scratch.mixes},
+                       state.stream));
+    cuda::HeadInputKernel<<<static_cast<unsigned>(count), cuda::kNormThreads, 0, state.stream>>>(
+        args.hc.data(), rows + first, state.scratch.mixes, args.base.data(), args.scale.data(),
+        args.norm_weight.data(), args.norm_eps, args.hc_eps, static_cast<int>(copies), width,
+        state.scratch.inputs);
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("head: input"));
-    FATHOM_RETURN_IF_ERROR(cuda::Multiply(
-        {state.scratch.inputs, count, width}, args.head, 1,
-        /*round=*/false, {args.logits.data() + first * vocab, count, vocab}, state.stream));
+    const cuda::ConstRows x = {state.scratch.inputs, count, width};
+    const cuda::Rows logits = {args.logits.data() + first * vocab, count, vocab};
+    if (cuda::HasTiles(args.head)) {
+      uint16_t* packed = state.scratch.packed;
+      FATHOM_RETURN_IF_ERROR(cuda::PackRows(x, width, /*quantise=*/false, packed, state.stream));
+      const cuda::TileOutput output = {args.head, logits};
+      FATHOM_RETURN_IF_ERROR(cuda::MultiplyTiles({packed, count, width}, {&output, 1}, 1,
+                                                 /*round=*/false, state.stream));
+    } else {
+      FATHOM_RETURN_IF_ERROR(
+          cuda::Multiply(x, args.head, 1, /*round=*/false, logits, state.stream));
+    }
   }
   return OkStatus();
 }

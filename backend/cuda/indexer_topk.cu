@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/cuda/fragments.cuh"
+#include "backend/cuda/indexer.cuh"
 #include "backend/cuda/limits.h"
 #include "backend/cuda/page_codec.cuh"
 #include "backend/cuda/rows.cuh"
@@ -10,34 +12,6 @@
 namespace fathom {
 namespace cuda {
 namespace {
-
-// The args as the device sees them; rows of scratch are those of the step from `first_row` on.
-struct IndexRows {
-  const float* q;
-  const float* head_weights;
-  const float* cos_sin;
-  int heads;
-  int dim;
-  int pairs;
-  int topk;
-  DevicePlan plan;
-  PageView keys;
-  int32_t* entries;
-  int32_t* num_entries;
-  int first_row;
-  float* queries;        // [rows][heads * dim]
-  float* query_weights;  // [rows][heads]
-  float* scores;         // [rows][score_stride]
-  int64_t score_stride;
-};
-
-// Candidates of a row if they have to be scored, else 0.
-__device__ int EntriesToScore(const IndexRows& a, int row) {
-  const RowOfStep where = a.plan.rows[row];
-  if (where.sequence < 0) return 0;
-  const int visible = VisibleEntries(where.position, 4);
-  return visible > a.topk ? visible : 0;
-}
 
 constexpr int kQueryThreads = 128;
 
@@ -58,7 +32,13 @@ __global__ void __launch_bounds__(kQueryThreads) IndexQueryKernel(IndexRows a, d
   Hadamard(q, work, a.dim);
   const int64_t slot = int64_t{blockIdx.y} * a.heads + head;
   for (int g = WarpIndex() * kE2m1Group; g < a.dim; g += kQueryThreads) {
-    SimulateE2m1Group(q + g, a.queries + slot * a.dim + g);
+    if (a.packed == nullptr) {
+      SimulateE2m1Group(q + g, a.queries + slot * a.dim + g);
+    } else {
+      SimulateE2m1Group(q + g, q + g);
+      const int c = g + Lane();
+      a.packed[slot * a.dim + PackedColumn(c)] = ToBf16(q[c]);
+    }
   }
   if (thread == 0) {
     const float weight = RoundBf16(a.head_weights[int64_t{row} * a.heads + head]);
@@ -99,7 +79,7 @@ __global__ void __launch_bounds__(kWarp) IndexScoreKernel(IndexRows a) {
   a.scores[int64_t{blockIdx.y} * a.score_stride + entry] = score;
 }
 
-constexpr int kTopkThreads = 512;
+constexpr int kTopkThreads = 1024;
 constexpr int kTopkWarps = kTopkThreads / kWarp;
 
 // Larger for larger scores; -0 counts as 0.
@@ -108,11 +88,15 @@ __device__ uint32_t OrderOf(float score) {
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-// The key of the topk-th best score, and how many scores equal to it are among the best. Four
-// rounds of counting, one per byte from the top; counts are integers, so their order is free.
+// The key of the topk-th best score, and how many scores equal to it are among the best. Three
+// rounds of counting, 11, 11 and 10 bits from the top; counts are integers, so their order is free.
 __device__ void FindThreshold(const float* scores, int count, int topk, uint32_t* threshold,
                               int* equal_wanted) {
-  __shared__ int counts[256];
+  constexpr int kBits = 11;
+  constexpr int kBins = 1 << kBits;
+  constexpr int kEach = kBins / kTopkThreads;
+  __shared__ int counts[kBins];
+  __shared__ int sums[kTopkWarps];
   __shared__ uint32_t prefix;
   __shared__ int wanted;
   const int thread = static_cast<int>(threadIdx.x);
@@ -120,21 +104,32 @@ __device__ void FindThreshold(const float* scores, int count, int topk, uint32_t
     prefix = 0;
     wanted = topk;
   }
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    for (int i = thread; i < 256; i += kTopkThreads) counts[i] = 0;
+  constexpr int kShifts[] = {32 - kBits, 32 - 2 * kBits, 0};
+  uint32_t known = 0;
+  for (const int shift : kShifts) {
+    for (int i = thread; i < kBins; i += kTopkThreads) counts[i] = 0;
     __syncthreads();
-    const uint32_t known = shift == 24 ? 0u : 0xFFFFFFFFu << (shift + 8);
     for (int i = thread; i < count; i += kTopkThreads) {
       const uint32_t key = OrderOf(scores[i]);
-      if ((key & known) == prefix) atomicAdd(&counts[key >> shift & 255u], 1);
+      if ((key & known) == prefix) atomicAdd(&counts[(key & ~known) >> shift], 1);
     }
     __syncthreads();
-    if (thread == 0) {
-      int byte = 255;
-      while (byte > 0 && counts[byte] < wanted) wanted -= counts[byte--];
-      prefix |= static_cast<uint32_t>(byte) << shift;
+    // Bins of the best scores first.
+    const int top = kBins - 1 - thread * kEach;
+    int own = 0;
+    for (int i = 0; i < kEach; ++i) own += counts[top - i];
+    const int here = wanted;
+    const int through = BlockScan(own, sums);
+    __syncthreads();  // all have read `wanted`
+    if (through - own < here && here <= through) {
+      int left = here - (through - own);
+      int bin = top;
+      while (counts[bin] < left) left -= counts[bin--];
+      prefix |= static_cast<uint32_t>(bin) << shift;
+      wanted = left;
     }
     __syncthreads();
+    known = 0xFFFFFFFFu << shift;
   }
   *threshold = prefix;
   *equal_wanted = wanted;
@@ -194,6 +189,15 @@ __global__ void __launch_bounds__(kTopkThreads) TopkKernel(IndexRows a) {
   }
 }
 
+Status ScoreEntries(const IndexRows& rows, int count, int most, cudaStream_t stream) {
+  const size_t bytes = static_cast<size_t>(kWarp) * (static_cast<size_t>(rows.dim) + 1) * 4;
+  FATHOM_CUDA(cudaFuncSetAttribute(IndexScoreKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(bytes)));
+  IndexScoreKernel<<<dim3(Blocks(most, kWarp), static_cast<unsigned>(count)), kWarp, bytes,
+                     stream>>>(rows);
+  return LaunchStatus("indexer_topk: scores");
+}
+
 }  // namespace
 }  // namespace cuda
 
@@ -213,41 +217,40 @@ Status CudaBackend::DoIndexerTopk(const IndexerTopkArgs& args) {
   FATHOM_RETURN_IF_ERROR(Fits("indexer_topk: entries", most, state.scratch.max_entries));
   if (n == 0) return OkStatus();
   FATHOM_ASSIGN_OR_RETURN(const cuda::DevicePlan plan, state.Plan(args.plan));
-  cuda::IndexRows rows = {args.q.data(),
-                          args.head_weights.data(),
-                          args.cos_sin.data(),
-                          heads,
-                          dim,
-                          static_cast<int>(args.cos_sin.dim(1)),
-                          args.topk,
-                          plan,
-                          args.keys,
-                          args.entries.data(),
-                          args.num_entries.data(),
-                          0,
-                          state.scratch.index_queries,
-                          state.scratch.index_weights,
-                          state.scratch.index_scores,
-                          state.scratch.max_entries};
+  const bool tiles = cuda::HasIndexTiles(args);
+  cuda::IndexRows rows = {
+      args.q.data(),
+      args.head_weights.data(),
+      args.cos_sin.data(),
+      heads,
+      dim,
+      static_cast<int>(args.cos_sin.dim(1)),
+      args.topk,
+      plan,
+      args.keys,
+      args.entries.data(),
+      args.num_entries.data(),
+      0,
+      tiles ? nullptr : state.scratch.index_queries,
+      tiles ? reinterpret_cast<uint16_t*>(state.scratch.index_queries) : nullptr,
+      state.scratch.index_weights,
+      state.scratch.index_scores,
+      state.scratch.max_entries};
   const double factor =
       1.0 / std::sqrt(static_cast<double>(dim)) / std::sqrt(static_cast<double>(heads));
-  const auto key_bytes = static_cast<size_t>(cuda::kWarp) * (static_cast<size_t>(dim) + 1) * 4;
   for (; rows.first_row < n; rows.first_row += state.scratch.index_rows) {
     const auto count =
         static_cast<unsigned>(std::min<int64_t>(state.scratch.index_rows, n - rows.first_row));
-    if (most > args.topk && heads > 0) {
-      cuda::IndexQueryKernel<<<dim3(static_cast<unsigned>(heads), count), cuda::kQueryThreads,
-                               static_cast<size_t>(dim) * (sizeof(double) + sizeof(float)),
-                               state.stream>>>(rows, factor);
-      FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("indexer_topk: queries"));
-    }
     if (most > args.topk) {
-      const auto tiles = cuda::Blocks(most, cuda::kWarp);
-      FATHOM_CUDA(cudaFuncSetAttribute(cuda::IndexScoreKernel,
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       static_cast<int>(key_bytes)));
-      cuda::IndexScoreKernel<<<dim3(tiles, count), cuda::kWarp, key_bytes, state.stream>>>(rows);
-      FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("indexer_topk: scores"));
+      if (heads > 0) {
+        cuda::IndexQueryKernel<<<dim3(static_cast<unsigned>(heads), count), cuda::kQueryThreads,
+                                 static_cast<size_t>(dim) * (sizeof(double) + sizeof(float)),
+                                 state.stream>>>(rows, factor);
+        FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("indexer_topk: queries"));
+      }
+      FATHOM_RETURN_IF_ERROR(
+          tiles ? cuda::ScoreTiles(rows, static_cast<int>(count), most, state.stream)
+                : cuda::ScoreEntries(rows, static_cast<int>(count), most, state.stream));
     }
     cuda::TopkKernel<<<count, cuda::kTopkThreads, 0, state.stream>>>(rows);
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("indexer_topk: selection"));

@@ -1,7 +1,10 @@
 // See backend/ops/inverse_rope_out.h for the contract.
+#include <algorithm>
+
 #include "backend/cuda/products.h"
 #include "backend/cuda/rows.cuh"
 #include "backend/cuda/state.h"
+#include "backend/cuda/tile_products.h"
 
 namespace fathom {
 namespace cuda {
@@ -37,8 +40,21 @@ Status CudaBackend::DoInverseRopeOut(const InverseRopeOutArgs& args) {
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("inverse_rope_out: rotation"));
   }
   const int64_t width = args.out.dim(1);
-  return cuda::Multiply({args.o.data(), n, args.o.row_size()}, args.wo_a, args.groups,
-                        /*round=*/true, {args.out.data(), n, width}, state.stream);
+  const int64_t cols = args.o.row_size();
+  if (!cuda::HasTiles(args.wo_a, args.groups)) {
+    return cuda::Multiply({args.o.data(), n, cols}, args.wo_a, args.groups,
+                          /*round=*/true, {args.out.data(), n, width}, state.stream);
+  }
+  for (int64_t first = 0; first < n; first += state.scratch.rows) {
+    const int64_t count = std::min<int64_t>(state.scratch.rows, n - first);
+    uint16_t* packed = state.scratch.packed;
+    FATHOM_RETURN_IF_ERROR(cuda::PackRows({args.o.data() + first * cols, count, cols}, cols,
+                                          /*quantise=*/false, packed, state.stream));
+    const cuda::TileOutput output = {args.wo_a, {args.out.data() + first * width, count, width}};
+    FATHOM_RETURN_IF_ERROR(cuda::MultiplyTiles({packed, count, cols}, {&output, 1}, args.groups,
+                                               /*round=*/true, state.stream));
+  }
+  return OkStatus();
 }
 
 }  // namespace fathom

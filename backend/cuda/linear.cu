@@ -3,6 +3,7 @@
 
 #include "backend/cuda/products.h"
 #include "backend/cuda/state.h"
+#include "backend/cuda/tile_products.h"
 
 namespace fathom {
 
@@ -13,21 +14,38 @@ Status CudaBackend::DoLinear(const LinearArgs& args) {
   const int64_t cols = args.x.dim(1);
   FATHOM_RETURN_IF_ERROR(Fits("linear: rows", n, state.limits.max_rows));
   FATHOM_RETURN_IF_ERROR(Fits("linear: columns", cols, state.limits.max_cols));
-  const int64_t rounds_of = args.first.weight.quantised() ? state.scratch.rows : n;
+  const bool quantised = args.first.weight.quantised();
+  const bool both = !args.second.weight.empty();
+  const bool tiles = cuda::HasTiles(args.first.weight) &&
+                     (!both || (cuda::HasTiles(args.second.weight) &&
+                                args.second.weight.dtype == args.first.weight.dtype));
+  const int64_t rounds_of = tiles || quantised ? state.scratch.rows : n;
   for (int64_t first = 0; first < n; first += rounds_of) {
     const int64_t count = std::min(rounds_of, n - first);
     cuda::ConstRows x = {args.x.data() + first * cols, count, cols};
-    if (args.first.weight.quantised()) {
+    const auto rows_of = [&](const LinearOutput& y) -> cuda::Rows {
+      const int64_t width = y.weight.rows;
+      return {y.out.data() + first * width, count, width};
+    };
+    if (tiles) {
+      uint16_t* packed = state.scratch.packed;
+      FATHOM_RETURN_IF_ERROR(cuda::PackRows(x, cols, quantised, packed, state.stream));
+      const cuda::TileOutput outputs[] = {{args.first.weight, rows_of(args.first)},
+                                          {args.second.weight, rows_of(args.second)}};
+      FATHOM_RETURN_IF_ERROR(cuda::MultiplyTiles({packed, count, cols},
+                                                 std::span(outputs).first(both ? 2 : 1), 1,
+                                                 args.round_output, state.stream));
+      continue;
+    }
+    if (quantised) {
       FATHOM_RETURN_IF_ERROR(
           cuda::QuantiseRows(x, static_cast<int>(cols), state.scratch.inputs, state.stream));
       x.data = state.scratch.inputs;
     }
     for (const LinearOutput* y : {&args.first, &args.second}) {
       if (y->weight.empty()) continue;
-      const int64_t width = y->weight.rows;
-      FATHOM_RETURN_IF_ERROR(cuda::Multiply(x, y->weight, 1, args.round_output,
-                                            {y->out.data() + first * width, count, width},
-                                            state.stream));
+      FATHOM_RETURN_IF_ERROR(
+          cuda::Multiply(x, y->weight, 1, args.round_output, rows_of(*y), state.stream));
     }
   }
   return OkStatus();

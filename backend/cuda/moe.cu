@@ -5,43 +5,24 @@
 // stands in its group depends on the run; what is computed for it does not.
 #include <algorithm>
 
-#include "backend/cuda/hc_mix.cuh"
+#include "backend/cuda/moe.h"
 #include "backend/cuda/products.cuh"
 #include "backend/cuda/products.h"
-#include "backend/cuda/state.h"
+#include "backend/cuda/swiglu.cuh"
+#include "backend/cuda/tile_products.h"
 
 namespace fathom {
 namespace cuda {
 namespace {
 
-// The args as the device sees them, of some rows of the step. `quantised` inputs are null where no
-// expert takes them.
-struct MoeRows {
-  const float* x;  // [n, dim]
-  const float* quantised;
-  const int32_t* ids;            // [n, chosen]
-  const float* weights;          // [n, chosen]
-  const ExpertWeights* experts;  // [num_experts], then the shared one
-  int n;
-  int chosen;
-  int num_experts;
-  int dim;
-  int max_width;  // of any expert: elements of a row of `hidden`
-  float limit;
-  float* out;            // [n, dim]
-  int32_t* begin;        // [num_experts + 2]: items of an expert
-  ExpertItem* items;     // sorted by expert
-  float* hidden;         // by slot
-  uint16_t* expert_out;  // by slot, [dim] bf16
-  DeviceReport* report;
-  int first_row;  // of the step, for the report
-};
-
 constexpr int kGroupThreads = 1024;
 
-// One block: counts, begins and places of the items of every expert; the shared one has all rows.
+// One block: counts, begins, places and tiles of the items of every expert; the shared one has all
+// rows.
 __global__ void __launch_bounds__(kGroupThreads) GroupKernel(MoeRows a) {
   extern __shared__ int32_t counts[];  // [num_experts + 1]
+  __shared__ unsigned long long sums[kGroupThreads / kWarp];
+  __shared__ unsigned long long carried;
   const int thread = static_cast<int>(threadIdx.x);
   const int per_row = a.chosen + 1;
   const int total = a.n * per_row;
@@ -64,15 +45,30 @@ __global__ void __launch_bounds__(kGroupThreads) GroupKernel(MoeRows a) {
       a.report->limit = a.num_experts;
     }
   }
+  if (thread == 0) carried = 0;
+  // Items in the lower half, tiles in the upper one.
+  for (int first = 0; first <= a.num_experts; first += kGroupThreads) {
+    __syncthreads();
+    const int e = first + thread;
+    const int count = e <= a.num_experts ? counts[e] : 0;
+    const int tiles = a.tile_inputs > 0 ? (count + a.tile_inputs - 1) / a.tile_inputs : 0;
+    const auto own = static_cast<unsigned long long>(tiles) << 32 | static_cast<unsigned>(count);
+    const unsigned long long sum = carried + BlockScan(own, sums);
+    const auto begin = static_cast<int>((sum - own) & 0xFFFFFFFFu);
+    if (e <= a.num_experts) {
+      a.begin[e] = counts[e] = begin;
+      for (int t = 0; t < tiles; ++t) {
+        a.tiles[static_cast<int>((sum - own) >> 32) + t] = {
+            e, begin + t * a.tile_inputs, min(a.tile_inputs, count - t * a.tile_inputs)};
+      }
+    }
+    __syncthreads();
+    if (thread == kGroupThreads - 1) carried = sum;
+  }
   __syncthreads();
   if (thread == 0) {
-    int sum = 0;
-    for (int e = 0; e <= a.num_experts; ++e) {
-      a.begin[e] = sum;
-      sum += counts[e];
-      counts[e] = a.begin[e];
-    }
-    a.begin[a.num_experts + 1] = sum;
+    a.begin[a.num_experts + 1] = static_cast<int>(carried & 0xFFFFFFFFu);
+    if (a.tile_inputs > 0) *a.num_tiles = static_cast<int>(carried >> 32);
   }
   __syncthreads();
   for (int slot = thread; slot < total; slot += kGroupThreads) {
@@ -110,14 +106,8 @@ __global__ void __launch_bounds__(kBlock) GateUpKernel(MoeRows a) {
     for (int t = 0; t < kInputs; ++t) {
       if (t >= count || Lane() != t) continue;
       const ExpertItem item = a.items[first + t];
-      float g = RoundBf16(gate[t]);
-      float u = RoundBf16(up[t]);
-      if (a.limit > 0.0f) {
-        g = fminf(g, a.limit);
-        u = fminf(fmaxf(u, -a.limit), a.limit);
-      }
       a.hidden[int64_t{item.slot} * a.max_width + row] =
-          RoundBf16(g / (1.0f + expf(-g)) * u * item.weight);
+          SwiGlu(gate[t], up[t], a.limit, item.weight);
     }
   }
 }
@@ -165,6 +155,26 @@ __global__ void __launch_bounds__(kBlock) DownKernel(MoeRows a) {
   }
 }
 
+Status MultiplyExperts(const MoeRows& rows, cudaStream_t stream) {
+  const auto experts = static_cast<unsigned>(rows.num_experts + 1);
+  GateUpKernel<<<dim3(Blocks(rows.max_width, kWarps), experts), kBlock, 0, stream>>>(rows);
+  FATHOM_RETURN_IF_ERROR(LaunchStatus("moe: gate and up"));
+  QuantiseHiddenKernel<<<dim3(Blocks(rows.max_width, 128 * kWarps),
+                              static_cast<unsigned>(rows.n * (rows.chosen + 1))),
+                         kBlock, 0, stream>>>(rows);
+  FATHOM_RETURN_IF_ERROR(LaunchStatus("moe: hidden"));
+  DownKernel<<<dim3(Blocks(rows.dim, kWarps), experts), kBlock, 0, stream>>>(rows);
+  return LaunchStatus("moe: down");
+}
+
+// Whether the tile kernels take an expert.
+bool ExpertHasTiles(const ExpertWeights& e) {
+  for (const WeightView* w : {&e.w1, &e.w2, &e.w3}) {
+    if (!HasTiles(*w) || !w->quantised()) return false;
+  }
+  return e.w1.dtype == e.w3.dtype;
+}
+
 // A block per row: its experts by ascending id, then the shared one, summed in fp32.
 __global__ void __launch_bounds__(kBlock) CombineKernel(MoeRows a) {
   __shared__ int order[kMaxExpertsPerToken];
@@ -205,12 +215,14 @@ Status CudaBackend::DoMoe(const MoeArgs& args) {
   const auto num_experts = static_cast<int>(args.routed.size());
   int width = args.shared.w1.rows;
   bool quantised = args.shared.w1.quantised();
+  bool tiles = cuda::ExpertHasTiles(args.shared);
   for (const ExpertWeights& e : args.routed) {
     width = std::max(width, e.w1.rows);
     quantised = quantised || e.w1.quantised();
     if (e.w1.quantised() != e.w3.quantised()) {
       return InvalidArgument("moe: w1 and w3 must take the same input format");
     }
+    tiles = tiles && cuda::ExpertHasTiles(e);
   }
   const BackendLimits& limits = state.limits;
   FATHOM_RETURN_IF_ERROR(Fits("moe: rows", n, limits.max_rows));
@@ -248,9 +260,17 @@ Status CudaBackend::DoMoe(const MoeArgs& args) {
                                 scratch.expert_items,
                                 scratch.hidden,
                                 scratch.expert_out,
+                                tiles ? cuda::ExpertTileInputs(count) : 0,
+                                scratch.expert_tiles,
+                                scratch.num_expert_tiles,
+                                scratch.packed,
+                                scratch.packed_hidden,
                                 state.report,
                                 static_cast<int>(first)};
-    if (quantised) {
+    if (tiles) {
+      FATHOM_RETURN_IF_ERROR(
+          cuda::PackRows({x, count, dim}, dim, /*quantise=*/true, scratch.packed, state.stream));
+    } else if (quantised) {
       FATHOM_RETURN_IF_ERROR(
           cuda::QuantiseRows({x, count, dim}, dim, scratch.inputs, state.stream));
     }
@@ -258,17 +278,8 @@ Status CudaBackend::DoMoe(const MoeArgs& args) {
                         (static_cast<size_t>(num_experts) + 1) * sizeof(int32_t), state.stream>>>(
         rows);
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("moe: groups"));
-    const auto experts = static_cast<unsigned>(num_experts + 1);
-    cuda::GateUpKernel<<<dim3(cuda::Blocks(width, cuda::kWarps), experts), cuda::kBlock, 0,
-                         state.stream>>>(rows);
-    FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("moe: gate and up"));
-    cuda::QuantiseHiddenKernel<<<dim3(cuda::Blocks(width, 128 * cuda::kWarps),
-                                      static_cast<unsigned>(count * (chosen + 1))),
-                                 cuda::kBlock, 0, state.stream>>>(rows);
-    FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("moe: hidden"));
-    cuda::DownKernel<<<dim3(cuda::Blocks(dim, cuda::kWarps), experts), cuda::kBlock, 0,
-                       state.stream>>>(rows);
-    FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("moe: down"));
+    FATHOM_RETURN_IF_ERROR(tiles ? cuda::MultiplyExpertTiles(rows, state.stream)
+                                 : cuda::MultiplyExperts(rows, state.stream));
     cuda::CombineKernel<<<static_cast<unsigned>(count), cuda::kBlock, 0, state.stream>>>(rows);
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("moe: sum"));
   }

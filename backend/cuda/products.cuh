@@ -17,6 +17,14 @@ struct Four {
   float v[4];
 };
 
+__device__ inline Four LoadFour(const float* x) {
+  if (reinterpret_cast<uintptr_t>(x) % 16 == 0) {
+    const float4 v = *reinterpret_cast<const float4*>(x);
+    return {v.x, v.y, v.z, v.w};
+  }
+  return {x[0], x[1], x[2], x[3]};
+}
+
 template <DType kType>
 struct WeightRow;
 
@@ -107,14 +115,7 @@ __device__ void MultiplyRow(const WeightView& weight, int64_t row, const float* 
 #pragma unroll
     for (int t = 0; t < kInputs; ++t) {
       if (t >= count) continue;
-      const float* x = inputs[t] + k;
-      Four in;
-      if (reinterpret_cast<uintptr_t>(x) % 16 == 0) {
-        const float4 v = *reinterpret_cast<const float4*>(x);
-        in = {v.x, v.y, v.z, v.w};
-      } else {
-        in = {x[0], x[1], x[2], x[3]};
-      }
+      const Four in = LoadFour(inputs[t] + k);
 #pragma unroll
       for (int i = 0; i < 4; ++i) sums[t] = fmaf(four.v[i], in.v[i], sums[t]);
     }

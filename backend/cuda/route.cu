@@ -1,5 +1,7 @@
 // See backend/ops/route.h for the contract. A table entry that is no expert is told by the next
 // Synchronize; the token's expert is -1 then.
+#include <algorithm>
+
 #include "backend/cuda/formats.cuh"
 #include "backend/cuda/hc_mix.cuh"
 #include "backend/cuda/limits.h"
@@ -23,6 +25,8 @@ struct RouteRows {
   int32_t* experts;
   float* weights;
   DeviceReport* report;
+  int64_t n;
+  float* logits;  // [n, experts]
 };
 
 // ln(1 + e^z), without overflow; in double, rounded once.
@@ -31,21 +35,58 @@ __device__ float Softplus(float z) {
   return static_cast<float>(fmax(x, 0.0) + log1p(exp(-fabs(x))));
 }
 
-// gate[row] . x in double, the warp's work: which expert is better must not hang on the order of a
-// sum.
-__device__ float RouterLogit(const WeightView& gate, int row, const float* x) {
-  double sum = 0.0;
-  const auto add = [&](const auto& w) {
-    for (int k = Lane(); k < gate.cols; k += kWarp) {
-      sum += static_cast<double>(w.LoadOne(k)) * static_cast<double>(x[k]);
+// gate[expert] . x of kRows rows in double, the warp's work: which expert is better must not hang
+// on the order of a sum.
+template <DType kType, int kRows>
+__device__ void RouterLogits(const WeightView& gate, int expert, const float* const* x,
+                             double* sums) {
+  const WeightRow<kType> weights(gate, expert);
+  const int whole = gate.cols / 4 * 4;
+#pragma unroll 4
+  for (int k = 4 * Lane(); k < whole; k += 4 * kWarp) {
+    const Four w = weights.Load(k);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const Four v = LoadFour(x[r] + k);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        sums[r] += static_cast<double>(w.v[i]) * static_cast<double>(v.v[i]);
+      }
     }
-  };
-  if (gate.dtype == DType::kBF16) {
-    add(WeightRow<DType::kBF16>(gate, row));
-  } else {
-    add(WeightRow<DType::kF32>(gate, row));
   }
-  return static_cast<float>(WarpSum(sum));
+  for (int k = whole + Lane(); k < gate.cols; k += kWarp) {
+    const auto w = static_cast<double>(weights.LoadOne(k));
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) sums[r] += w * static_cast<double>(x[r][k]);
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) sums[r] = WarpSum(sums[r]);
+}
+
+// A warp per expert and kRows rows.
+template <int kRows>
+__global__ void __launch_bounds__(kBlock) LogitsKernel(RouteRows a) {
+  const int expert = static_cast<int>(blockIdx.x) * kWarps + WarpIndex();
+  if (expert >= a.gate.rows) return;
+  const int64_t first = int64_t{blockIdx.y} * kRows;
+  const float* x[kRows];
+  double sums[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    x[r] = a.x + min(first + r, a.n - 1) * a.gate.cols;
+    sums[r] = 0.0;
+  }
+  if (a.gate.dtype == DType::kBF16) {
+    RouterLogits<DType::kBF16, kRows>(a.gate, expert, x, sums);
+  } else {
+    RouterLogits<DType::kF32, kRows>(a.gate, expert, x, sums);
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (Lane() == r && first + r < a.n) {
+      a.logits[(first + r) * a.gate.rows + expert] = static_cast<float>(sums[r]);
+    }
+  }
 }
 
 __device__ void SoftmaxInPlace(float* p, int size) {
@@ -97,26 +138,22 @@ __device__ int HashExpert(const RouteRows& a, TokenId token, int place) {
   return -1;
 }
 
-// A block per row: a warp per logit, then one warp chooses.
-__global__ void __launch_bounds__(kBlock) RouteKernel(RouteRows a) {
+// A block per row: scores, then one warp chooses.
+__global__ void __launch_bounds__(kBlock) ChooseKernel(RouteRows a) {
   extern __shared__ float p[];  // [experts], then keys of as many
   const int64_t row = blockIdx.x;
   const int size = a.gate.rows;
   float* keys = p + size;
-  for (int e = WarpIndex(); e < size; e += kWarps) {
-    const float logit = RouterLogit(a.gate, e, a.x + row * a.gate.cols);
-    if (Lane() == 0) p[e] = logit;
+  const bool softmax = a.scoring == RouteScoring::kSoftmax;
+  for (int e = static_cast<int>(threadIdx.x); e < size; e += kBlock) {
+    const float logit = a.logits[row * size + e];
+    p[e] = softmax                               ? logit
+           : a.scoring == RouteScoring::kSigmoid ? Sigmoid(logit)
+                                                 : sqrtf(Softplus(logit));
   }
   __syncthreads();
   if (WarpIndex() != 0) return;
-  if (a.scoring == RouteScoring::kSoftmax) {
-    SoftmaxInPlace(p, size);
-  } else {
-    const bool sigmoid = a.scoring == RouteScoring::kSigmoid;
-    for (int e = Lane(); e < size; e += kWarp) {
-      p[e] = sigmoid ? Sigmoid(p[e]) : sqrtf(Softplus(p[e]));
-    }
-  }
+  if (softmax) SoftmaxInPlace(p, size);
   if (a.hash_table == nullptr) {
     for (int e = Lane(); e < size; e += kWarp) keys[e] = p[e] + a.bias[e];
   }
@@ -138,7 +175,7 @@ __global__ void __launch_bounds__(kBlock) RouteKernel(RouteRows a) {
     if (Lane() == 0) a.experts[row * a.chosen + n] = expert;
     if (expert >= 0) sum += p[expert];
   }
-  if (a.scoring == RouteScoring::kSoftmax) sum = 1.0f;
+  if (softmax) sum = 1.0f;
   __syncwarp();
   for (int n = Lane(); n < a.chosen; n += kWarp) {
     const int expert = a.experts[row * a.chosen + n];
@@ -164,16 +201,38 @@ Status CudaBackend::DoRoute(const RouteArgs& args) {
   if (!args.hash_table.empty()) {
     FATHOM_ASSIGN_OR_RETURN(token_ids, state.operands.Copy(args.token_ids));
   }
-  const cuda::RouteRows rows = {
-      args.x.data(),       args.gate,
-      args.bias.data(),    args.hash_table.empty() ? nullptr : args.hash_table.data(),
-      token_ids,           args.scoring,
-      args.scale,          static_cast<int>(args.experts.dim(1)),
-      args.experts.data(), args.weights.data(),
-      state.report};
-  const auto bytes = static_cast<size_t>(2 * args.gate.rows) * sizeof(float);
-  cuda::RouteKernel<<<static_cast<unsigned>(n), cuda::kBlock, bytes, state.stream>>>(rows);
-  return cuda::LaunchStatus("route");
+  const auto chosen = args.experts.dim(1);
+  const int experts = args.gate.rows;
+  const auto bytes = static_cast<size_t>(2 * experts) * sizeof(float);
+  for (int64_t first = 0; first < n; first += state.scratch.rows) {
+    const int64_t count = std::min<int64_t>(state.scratch.rows, n - first);
+    const cuda::RouteRows rows = {args.x.data() + first * args.gate.cols,
+                                  args.gate,
+                                  args.bias.data(),
+                                  args.hash_table.empty() ? nullptr : args.hash_table.data(),
+                                  token_ids == nullptr ? nullptr : token_ids + first,
+                                  args.scoring,
+                                  args.scale,
+                                  static_cast<int>(chosen),
+                                  args.experts.data() + first * chosen,
+                                  args.weights.data() + first * chosen,
+                                  state.report,
+                                  count,
+                                  state.scratch.router_logits};
+    constexpr int kRowsOfMany = 4;
+    const unsigned blocks = cuda::Blocks(experts, cuda::kWarps);
+    if (count < 4 * kRowsOfMany) {
+      cuda::LogitsKernel<1>
+          <<<dim3(blocks, static_cast<unsigned>(count)), cuda::kBlock, 0, state.stream>>>(rows);
+    } else {
+      cuda::LogitsKernel<kRowsOfMany>
+          <<<dim3(blocks, cuda::Blocks(count, kRowsOfMany)), cuda::kBlock, 0, state.stream>>>(rows);
+    }
+    FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("route: logits"));
+    cuda::ChooseKernel<<<static_cast<unsigned>(count), cuda::kBlock, bytes, state.stream>>>(rows);
+    FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("route"));
+  }
+  return OkStatus();
 }
 
 }  // namespace fathom

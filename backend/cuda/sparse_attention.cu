@@ -1,8 +1,10 @@
 // See backend/ops/sparse_attention.h for the contract.
 #include <cmath>
 
+#include <algorithm>
+
+#include "backend/cuda/attention.cuh"
 #include "backend/cuda/page_codec.cuh"
-#include "backend/cuda/state.h"
 
 namespace fathom {
 namespace cuda {
@@ -12,70 +14,16 @@ namespace {
 constexpr int kKeys = 16;
 constexpr int kHeads = kWarps;
 
-// The args as the device sees them.
-struct AttentionRows {
-  const float* q;
-  const float* step_kv;
-  const int32_t* entries;  // null: all visible ones
-  const int32_t* num_entries;
-  const float* sink;
-  float* out;
-  int heads;
-  int dim;
-  int window;
-  int ratio;
-  int topk;
-  float scale;
-  DevicePlan plan;
-  PageView swa;
-  PageView compressed;
-  const BlockTable* swa_tables;
-  const BlockTable* compressed_tables;
-};
-
-// The attended keys of one row: window entries, then compressed ones, both ascending.
-struct KeyList {
-  const AttentionRows& a;
-  int row;
-  RowOfStep where;
-  SequenceRows rows;
-  int first_position;
-  int num_window;
-  int num_compressed;
-
-  __device__ KeyList(const AttentionRows& args, int row_index)
-      : a(args), row(row_index), where(args.plan.rows[row_index]) {
-    if (where.sequence < 0) return;
-    rows = a.plan.sequences[where.sequence];
-    first_position = max(0, where.position - a.window + 1);
-    num_window = where.position - first_position + 1;
-    num_compressed = 0;
-    if (a.compressed.base != nullptr) {
-      num_compressed =
-          a.entries != nullptr ? a.num_entries[row] : VisibleEntries(where.position, a.ratio);
-    }
+// Key i of the list, the warp's work.
+__device__ void LoadKey(const KeyList& list, int i, float* key) {
+  const AttentionRows& a = list.a;
+  const KeyList::Place place = list.PlaceOf(i);
+  if (place.step_row == nullptr) {
+    LoadEntry((place.compressed ? a.compressed : a.swa).format, place.entry, key);
+    return;
   }
-  [[nodiscard]] __device__ int size() const { return num_window + num_compressed; }
-
-  // Key i, the warp's work.
-  __device__ void Load(int i, float* key) const {
-    if (i < num_window) {
-      const Position position = first_position + i;
-      if (position < rows.start) {
-        const BlockTable& table = a.swa_tables[where.sequence];
-        LoadEntry(a.swa.format, Locate(a.swa, table, position), key);
-        return;
-      }
-      const float* from = a.step_kv + int64_t{rows.first_row + (position - rows.start)} * a.dim;
-      for (int c = Lane(); c < a.dim; c += kWarp) key[c] = from[c];
-      return;
-    }
-    const int place = i - num_window;
-    const int entry = a.entries != nullptr ? a.entries[int64_t{row} * a.topk + place] : place;
-    const BlockTable& table = a.compressed_tables[where.sequence];
-    LoadEntry(a.compressed.format, Locate(a.compressed, table, entry), key);
-  }
-};
+  for (int c = Lane(); c < a.dim; c += kWarp) key[c] = place.step_row[c];
+}
 
 // A block per row and kHeads heads, a warp per head: softmax and sums over tiles of keys in the
 // order of the list, rescaled when the maximum grows. Where tiles begin depends on the list alone.
@@ -101,7 +49,7 @@ __global__ void __launch_bounds__(kBlock) AttentionKernel(AttentionRows a) {
   for (int first = 0; first < list.size(); first += kKeys) {
     const int count = min(kKeys, list.size() - first);
     __syncthreads();
-    for (int k = WarpIndex(); k < count; k += kWarps) list.Load(first + k, keys + k * a.dim);
+    for (int k = WarpIndex(); k < count; k += kWarps) LoadKey(list, first + k, keys + k * a.dim);
     __syncthreads();
     if (!mine) continue;
     float p[kKeys];
@@ -147,6 +95,27 @@ __global__ void __launch_bounds__(kBlock) AttentionKernel(AttentionRows a) {
 }  // namespace
 }  // namespace cuda
 
+namespace {
+
+// Keys of the longest list.
+int MostKeys(const SparseAttentionArgs& args) {
+  int most = 0;
+  for (const SequenceRows& rows : args.plan->sequences) {
+    if (rows.num_rows == 0) continue;
+    const Position last = rows.start + rows.num_rows - 1;
+    int keys = std::min(args.window, last + 1);
+    if (!args.entries.empty()) {
+      keys += static_cast<int>(args.entries.dim(1));
+    } else if (args.compressed.base != nullptr) {
+      keys += VisibleEntries(last, args.ratio);
+    }
+    most = std::max(most, keys);
+  }
+  return most;
+}
+
+}  // namespace
+
 Status CudaBackend::DoSparseAttention(const SparseAttentionArgs& args) {
   State& state = *state_;
   FATHOM_RETURN_IF_ERROR(state.Enter());
@@ -159,23 +128,40 @@ Status CudaBackend::DoSparseAttention(const SparseAttentionArgs& args) {
   if (args.q.size() == 0) return OkStatus();
   FATHOM_ASSIGN_OR_RETURN(const cuda::DevicePlan plan, state.Plan(args.plan));
   const bool chosen = !args.entries.empty();
-  const cuda::AttentionRows rows = {args.q.data(),
-                                    args.step_kv.data(),
-                                    chosen ? args.entries.data() : nullptr,
-                                    chosen ? args.num_entries.data() : nullptr,
-                                    args.sink.data(),
-                                    args.out.data(),
-                                    heads,
-                                    dim,
-                                    args.window,
-                                    args.ratio,
-                                    chosen ? static_cast<int>(args.entries.dim(1)) : 0,
-                                    args.scale,
-                                    plan,
-                                    args.swa,
-                                    args.compressed,
-                                    plan.TablesFor(CacheKind::kSwaKv),
-                                    plan.TablesFor(args.compressed_kind)};
+  cuda::AttentionRows rows = {args.q.data(),
+                              args.step_kv.data(),
+                              chosen ? args.entries.data() : nullptr,
+                              chosen ? args.num_entries.data() : nullptr,
+                              args.sink.data(),
+                              args.out.data(),
+                              heads,
+                              dim,
+                              args.window,
+                              args.ratio,
+                              chosen ? static_cast<int>(args.entries.dim(1)) : 0,
+                              args.scale,
+                              plan,
+                              args.swa,
+                              args.compressed,
+                              plan.TablesFor(CacheKind::kSwaKv),
+                              plan.TablesFor(args.compressed_kind),
+                              0,
+                              1,
+                              state.scratch.attention_partial,
+                              state.scratch.attention_stats};
+  if (cuda::HasAttentionTiles(args)) {
+    const int splits = cuda::SplitsOf(MostKeys(args));
+    const int64_t at_a_time = state.scratch.attention_splits / (int64_t{splits} * heads);
+    if (at_a_time > 0) {
+      rows.splits = splits;
+      for (int64_t first = 0; first < n; first += at_a_time) {
+        rows.first_row = static_cast<int>(first);
+        FATHOM_RETURN_IF_ERROR(cuda::AttendTiles(
+            rows, static_cast<int>(std::min(at_a_time, n - first)), state.stream));
+      }
+      return OkStatus();
+    }
+  }
   constexpr int kRowsOfShared = cuda::kKeys + 2 * cuda::kHeads;
   const auto bytes = static_cast<size_t>(kRowsOfShared * dim) * sizeof(float);
   FATHOM_CUDA(cudaFuncSetAttribute(

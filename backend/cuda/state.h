@@ -30,19 +30,36 @@ struct ExpertItem {
   float weight = 0.0f;
 };
 
-// Rows of a step that scratch is laid out for at a time; longer steps take several rounds. Rows do
-// not depend on each other there, so results do not depend on it.
-inline constexpr int kScratchRows = 1024;
+// Channels of the attention heads that have tile kernels.
+inline constexpr int kTileHeadDim = 512;
+
+// Items of one expert that a block takes together.
+struct ExpertTile {
+  int32_t expert = 0;
+  int32_t first = 0;  // item
+  int32_t count = 0;
+};
 
 // Pointers into one allocation; sizes are functions of the limits.
 struct Scratch {
-  int rows = 0;             // min(max_rows, kScratchRows)
-  float* inputs = nullptr;  // [rows][max_cols], inputs of a product
+  int rows = 0;                // min(max_rows, CudaOptions::scratch_rows)
+  float* inputs = nullptr;     // [rows][max_cols], inputs of a product
+  uint16_t* packed = nullptr;  // [rows][max(max_cols, max_heads * max_head_dim)], of tile kernels
   // Mixture of experts: items sorted by expert, then intermediate and final values by slot.
   int32_t* expert_begin = nullptr;     // [max_experts + 2]
   ExpertItem* expert_items = nullptr;  // [rows * (max_experts_per_token + 1)]
-  float* hidden = nullptr;             // [slots][max_expert_width]
-  uint16_t* expert_out = nullptr;      // [slots][max_cols], bf16
+  ExpertTile* expert_tiles = nullptr;  // [slots]
+  int32_t* num_expert_tiles = nullptr;
+  float* hidden = nullptr;            // [slots][max_expert_width]
+  uint16_t* packed_hidden = nullptr;  // as many, for tile kernels
+  uint16_t* expert_out = nullptr;     // [slots][max_cols], bf16
+  // Attention: what splits of keys sum to, of so many (row, split, head)s; 0 for other head sizes
+  // than kTileHeadDim.
+  int64_t attention_splits = 0;
+  float* attention_partial = nullptr;  // [attention_splits][kTileHeadDim]
+  float* attention_stats = nullptr;    // [attention_splits][2]
+  float* router_logits = nullptr;      // [rows][max_experts]
+  double* mixes = nullptr;             // [rows][sums of a hyper-connection]
   // Indexer.
   int index_rows = 0;              // rows that are scored at a time
   int64_t max_entries = 0;         // compressed entries of a sequence

@@ -33,7 +33,7 @@ class CudaTest : public testing::Test {
 
   void SetUp() override {
     if (!MissingGpu().empty()) GTEST_SKIP() << MissingGpu();
-    cuda_ = CudaBackend::Create(Numerics::kOfficial).value();
+    cuda_ = CudaBackend::Create(Numerics::kOfficial, {.scratch_rows = 1024}).value();
     ASSERT_STATUS_OK(cuda_->Prepare(kLimits));
   }
 

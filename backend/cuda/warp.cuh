@@ -36,9 +36,9 @@ __device__ inline float WarpMax(float value) {
   return value;
 }
 
-// Sum over a block of kBlock threads: trees over warps, then warps in order. `sums` has kWarps
-// elements of shared memory; all threads call it and get the same bits.
-template <typename T>
+// Sum over a block of kBlockWarps warps: trees over warps, then warps in order. `sums` has a place
+// per warp in shared memory; all threads call it and get the same bits.
+template <int kBlockWarps = kWarps, typename T>
 __device__ T BlockSum(T value, T* sums) {
   value = WarpSum(value);
   __syncthreads();  // an earlier sum may still be read
@@ -46,8 +46,24 @@ __device__ T BlockSum(T value, T* sums) {
   __syncthreads();
   T total = sums[0];
 #pragma unroll
-  for (int w = 1; w < kWarps; ++w) total += sums[w];
+  for (int w = 1; w < kBlockWarps; ++w) total += sums[w];
   return total;
+}
+
+// Sum of the values of this thread and those before it in the block, for integers. `sums` has a
+// place per warp in shared memory.
+template <typename T>
+__device__ T BlockScan(T value, T* sums) {
+#pragma unroll
+  for (int step = 1; step < kWarp; step *= 2) {
+    const T before = __shfl_up_sync(kAllLanes, value, step);
+    if (Lane() >= step) value += before;
+  }
+  __syncthreads();  // earlier sums may still be read
+  if (Lane() == kWarp - 1) sums[WarpIndex()] = value;
+  __syncthreads();
+  for (int w = 0; w < WarpIndex(); ++w) value += sums[w];
+  return value;
 }
 
 }  // namespace fathom::cuda

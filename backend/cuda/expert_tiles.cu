@@ -1,0 +1,245 @@
+// Experts on the matrix unit: as tile_products.cu, with the items of an expert for inputs.
+#include <algorithm>
+#include <type_traits>
+
+#include "backend/cuda/moe.h"
+#include "backend/cuda/swiglu.cuh"
+#include "backend/cuda/tiles.cuh"
+
+namespace fathom::cuda {
+namespace {
+
+// Few items per tile for steps that read more weights than they compute, many for the others.
+constexpr int kFewTiles = 1;
+constexpr int kManyTiles = 8;
+constexpr int kFewRows = 64;
+
+// f(format) for the formats of quantised experts.
+template <typename F>
+__device__ __forceinline__ void WithFormat(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::kF8E4M3:
+      return f(std::integral_constant<DType, DType::kF8E4M3>());
+    default:
+      return f(std::integral_constant<DType, DType::kI8>());
+  }
+}
+
+__device__ inline void StoreHidden(const MoeRows& a, const ExpertItem& item, int row, float gate,
+                                   float up) {
+  a.packed_hidden[int64_t{item.slot} * a.max_width + row] =
+      ToBf16(SwiGlu(gate, up, a.limit, item.weight));
+}
+__device__ inline void StoreOut(const MoeRows& a, const ExpertItem& item, int row, float y) {
+  a.expert_out[int64_t{item.slot} * a.dim + row] = ToBf16(y);
+}
+__device__ inline const uint16_t* HiddenOf(const MoeRows& a, const ExpertItem& item) {
+  return a.packed_hidden + int64_t{item.slot} * a.max_width;
+}
+
+// The warps of a block divide the columns. `products(first_row, segment, rows, sums)` is a warp's
+// part and puts kSums arrays of sums; `store(item, row, values)` gets the totals.
+template <int kSums, typename RowOf, typename Products, typename Store>
+__device__ __forceinline__ void FewItems(const MoeRows& a, const ExpertTile& tile, int num_rows,
+                                         int cols, float* sums, const RowOf& row_of,
+                                         const Products& products, const Store& store) {
+  constexpr int kSize = kTileInputs * kTileRows;
+  const SegmentSplit split(cols);
+  const int first_tile = static_cast<int>(blockIdx.x) * split.tiles;
+  const int mine = Lane() / 4;
+  const uint16_t* row = mine < tile.count ? row_of(a.items[tile.first + mine]) : nullptr;
+  for (int task = WarpIndex(); task < split.tiles * split.segments; task += kWarps) {
+    const int first_row = (first_tile + task / split.segments) * kTileRows;
+    if (first_row >= num_rows) break;
+    products(first_row, task % split.segments, &row, sums + task * kSums * kSize);
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < split.tiles * kSize; i += kBlock) {
+    const int at = i % kSize;
+    const int out_row = (first_tile + i / kSize) * kTileRows + at % kTileRows;
+    if (out_row >= num_rows || at / kTileRows >= tile.count) continue;
+    float values[kSums];
+#pragma unroll
+    for (int s = 0; s < kSums; ++s) {
+      values[s] = AddSegments(sums + i / kSize * split.segments * kSums * kSize + s * kSize,
+                              split.segments, kSums * kSize, at);
+    }
+    store(a.items[tile.first + at / kTileRows], out_row, values);
+  }
+}
+
+__global__ void __launch_bounds__(kBlock, 2) FewGateUpKernel(MoeRows a) {
+  extern __shared__ float sums[];  // [tile][segment][gate, up][item][row]
+  if (static_cast<int>(blockIdx.y) >= *a.num_tiles) return;
+  const ExpertTile tile = a.tiles[blockIdx.y];
+  const ExpertWeights& e = a.experts[tile.expert];
+  FewItems<2>(
+      a, tile, e.w1.rows, a.dim, sums,
+      [&](const ExpertItem& item) { return a.packed + int64_t{item.row} * a.dim; },
+      [&](int first_row, int segment, const uint16_t* const* rows, float* to) {
+        WithFormat(e.w1.dtype, [&](auto format) {
+          float acc[1][4];
+          MultiplySegment<format.value, 1>(e.w1, first_row, segment, rows, acc);
+          StoreSums<1>(acc, to);
+          MultiplySegment<format.value, 1>(e.w3, first_row, segment, rows, acc);
+          StoreSums<1>(acc, to + kTileInputs * kTileRows);
+        });
+      },
+      [&](const ExpertItem& item, int row, const float* y) {
+        StoreHidden(a, item, row, y[0], y[1]);
+      });
+}
+
+__global__ void __launch_bounds__(kBlock, 2) FewDownKernel(MoeRows a) {
+  extern __shared__ float sums[];  // [tile][segment][item][row]
+  if (static_cast<int>(blockIdx.y) >= *a.num_tiles) return;
+  const ExpertTile tile = a.tiles[blockIdx.y];
+  const WeightView& w2 = a.experts[tile.expert].w2;
+  FewItems<1>(
+      a, tile, w2.rows, w2.cols, sums, [&](const ExpertItem& item) { return HiddenOf(a, item); },
+      [&](int first_row, int segment, const uint16_t* const* rows, float* to) {
+        WithFormat(w2.dtype, [&](auto format) {
+          float acc[1][4];
+          MultiplySegment<format.value, 1>(w2, first_row, segment, rows, acc);
+          StoreSums<1>(acc, to);
+        });
+      },
+      [&](const ExpertItem& item, int row, const float* y) { StoreOut(a, item, row, y[0]); });
+}
+
+// A warp per group of 128 hidden channels of an item becomes what w2 takes, in place.
+__global__ void __launch_bounds__(kBlock) PackHiddenKernel(MoeRows a) {
+  const auto i = static_cast<int>(blockIdx.y);
+  if (i >= a.begin[a.num_experts + 1]) return;
+  const int group = (static_cast<int>(blockIdx.x) * kWarps + WarpIndex()) * 128;
+  if (group >= a.max_width) return;
+  uint16_t* hidden = a.packed_hidden + int64_t{a.items[i].slot} * a.max_width + group;
+  float values[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) values[k] = FromBf16(hidden[4 * Lane() + k]);
+  __syncwarp();
+  PackGroup(values, /*quantise=*/true, hidden);
+}
+
+// f(t, i, item, row) for all sums of a lane that are of an item and a row.
+template <typename F>
+__device__ __forceinline__ void ForLaneSums(const MoeRows& a, const ExpertTile& tile, int first_row,
+                                            int num_rows, const F& f) {
+  const int g = Lane() / 4;
+  const int q = Lane() % 4;
+#pragma unroll
+  for (int t = 0; t < kManyTiles; ++t) {
+    if (t * kTileInputs >= tile.count) continue;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int item = t * kTileInputs + 2 * q + i % 2;
+      const int row = first_row + g + i / 2 * 8;
+      if (item < tile.count && row < num_rows) f(t, i, a.items[tile.first + item], row);
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kBlock) ManyGateUpKernel(MoeRows a) {
+  extern __shared__ uint4 stages[];
+  if (static_cast<int>(blockIdx.y) >= *a.num_tiles) return;
+  const ExpertTile tile = a.tiles[blockIdx.y];
+  const ExpertWeights& e = a.experts[tile.expert];
+  const int block_row = static_cast<int>(blockIdx.x) * kWarps * kTileRows;
+  if (block_row >= e.w1.rows) return;
+  const int first_row = block_row + WarpIndex() * kTileRows;
+  const int tiles = (tile.count + kTileInputs - 1) / kTileInputs;
+  const auto row_of = [&](int i) {
+    return i < tile.count ? a.packed + int64_t{a.items[tile.first + i].row} * a.dim : nullptr;
+  };
+  float gate[kManyTiles][4];
+  float up[kManyTiles][4];
+  WithFormat(e.w1.dtype, [&](auto format) {
+    MultiplyAll<format.value, kManyTiles>(e.w1, first_row, tiles, row_of, stages, gate);
+    MultiplyAll<format.value, kManyTiles>(e.w3, first_row, tiles, row_of, stages, up);
+  });
+  ForLaneSums(a, tile, first_row, e.w1.rows, [&](int t, int i, const ExpertItem& item, int row) {
+    StoreHidden(a, item, row, gate[t][i], up[t][i]);
+  });
+}
+
+__global__ void __launch_bounds__(kBlock) ManyDownKernel(MoeRows a) {
+  extern __shared__ uint4 stages[];
+  if (static_cast<int>(blockIdx.y) >= *a.num_tiles) return;
+  const ExpertTile tile = a.tiles[blockIdx.y];
+  const WeightView& w2 = a.experts[tile.expert].w2;
+  const int first_row = (static_cast<int>(blockIdx.x) * kWarps + WarpIndex()) * kTileRows;
+  float y[kManyTiles][4];
+  WithFormat(w2.dtype, [&](auto format) {
+    MultiplyAll<format.value, kManyTiles>(
+        w2, first_row, (tile.count + kTileInputs - 1) / kTileInputs,
+        [&](int i) { return i < tile.count ? HiddenOf(a, a.items[tile.first + i]) : nullptr; },
+        stages, y);
+  });
+  ForLaneSums(a, tile, first_row, w2.rows, [&](int t, int i, const ExpertItem& item, int row) {
+    StoreOut(a, item, row, y[t][i]);
+  });
+}
+
+// Blocks of rows, for the most columns that an expert's matrix has; and the shared memory.
+struct FewLaunch {
+  unsigned blocks;
+  size_t bytes;
+  FewLaunch(int rows, int cols, int num_sums) {
+    const SegmentSplit split(cols);
+    blocks = Blocks(rows, split.tiles * kTileRows);
+    // Experts with fewer columns fill the warps with tiles.
+    bytes =
+        static_cast<size_t>(std::max(kWarps, split.segments) * num_sums * kTileInputs * kTileRows) *
+        sizeof(float);
+  }
+};
+
+Status PackHidden(const MoeRows& rows, cudaStream_t stream) {
+  const auto items = static_cast<unsigned>(rows.n * (rows.chosen + 1));
+  PackHiddenKernel<<<dim3(Blocks(rows.max_width, 128 * kWarps), items), kBlock, 0, stream>>>(rows);
+  return LaunchStatus("moe: hidden");
+}
+
+Status MultiplyFew(const MoeRows& rows, unsigned tiles, cudaStream_t stream) {
+  const FewLaunch up(rows.max_width, rows.dim, 2);
+  FATHOM_CUDA(cudaFuncSetAttribute(FewGateUpKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(up.bytes)));
+  FewGateUpKernel<<<dim3(up.blocks, tiles), kBlock, up.bytes, stream>>>(rows);
+  FATHOM_RETURN_IF_ERROR(LaunchStatus("moe: gate and up"));
+  FATHOM_RETURN_IF_ERROR(PackHidden(rows, stream));
+  const FewLaunch down(rows.dim, rows.max_width, 1);
+  FATHOM_CUDA(cudaFuncSetAttribute(FewDownKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(down.bytes)));
+  FewDownKernel<<<dim3(down.blocks, tiles), kBlock, down.bytes, stream>>>(rows);
+  return LaunchStatus("moe: down");
+}
+
+Status MultiplyMany(const MoeRows& rows, unsigned tiles, cudaStream_t stream) {
+  constexpr int kBytes = InputStages<kManyTiles>::kBytes;
+  FATHOM_CUDA(
+      cudaFuncSetAttribute(ManyGateUpKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  ManyGateUpKernel<<<dim3(Blocks(rows.max_width, kWarps * kTileRows), tiles), kBlock, kBytes,
+                     stream>>>(rows);
+  FATHOM_RETURN_IF_ERROR(LaunchStatus("moe: gate and up"));
+  FATHOM_RETURN_IF_ERROR(PackHidden(rows, stream));
+  FATHOM_CUDA(
+      cudaFuncSetAttribute(ManyDownKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  ManyDownKernel<<<dim3(Blocks(rows.dim, kWarps * kTileRows), tiles), kBlock, kBytes, stream>>>(
+      rows);
+  return LaunchStatus("moe: down");
+}
+
+}  // namespace
+
+int ExpertTileInputs(int n) { return (n <= kFewRows ? kFewTiles : kManyTiles) * kTileInputs; }
+
+Status MultiplyExpertTiles(const MoeRows& rows, cudaStream_t stream) {
+  // An expert has a tile that is not full at most.
+  const int items = rows.n * (rows.chosen + 1);
+  const auto tiles =
+      static_cast<unsigned>(std::min(items, rows.num_experts + 1 + items / rows.tile_inputs));
+  return rows.tile_inputs == kFewTiles * kTileInputs ? MultiplyFew(rows, tiles, stream)
+                                                     : MultiplyMany(rows, tiles, stream);
+}
+
+}  // namespace fathom::cuda

@@ -1,0 +1,218 @@
+// Products of stored weights and packed inputs on the matrix unit.
+//
+// One order of sums for all kernels, whatever the number of inputs: a segment of kSegment columns
+// is one chain of matrix instructions from zero, columns ascending; segments are added in ascending
+// order, in fp32. So a product depends on its weight row, its input and the number of columns
+// alone.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/formats.cuh"
+#include "backend/cuda/fragments.cuh"
+
+namespace fathom::cuda {
+
+inline constexpr int kSegmentSteps = 4;
+inline constexpr int kSegment = kSegmentSteps * kStep;  // columns
+inline constexpr int kTileInputs = 8;                   // inputs of one matrix instruction
+
+// Packs 128 columns of an input, the work of a warp whose lanes have four columns each: rounded to
+// bf16, to e4m3 before that if `quantise`. Even lanes store theirs and the next lane's.
+__device__ inline void PackGroup(float* v, bool quantise, uint16_t* out) {
+  if (quantise) {
+    const float amax = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
+    const int e = E4m3Exponent(WarpMax(amax));
+    const float scale = FromUe8m0(ScaleByte(e));
+#pragma unroll
+    for (int k = 0; k < 4; ++k) v[k] = FromE4m3(ToE4m3(v[k] * PowerOfMinus(e))) * scale;
+  }
+  uint32_t pairs[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float next = __shfl_xor_sync(kAllLanes, v[k], 1);
+    pairs[k] = ToBf16(v[k]) | static_cast<uint32_t>(ToBf16(next)) << 16;
+  }
+  if (Lane() % 2 != 0) return;
+  *reinterpret_cast<uint4*>(out + 4 * Lane()) = {pairs[0], pairs[1], pairs[2], pairs[3]};
+}
+
+// acc[t] += the step's product with inputs 8 t .. 8 t + 7, for t < kTiles. `input(t, unit)` are the
+// lane's eight columns of input 8 t + lane / 4, packed.
+template <DType kType, int kTiles, typename Input>
+__device__ __forceinline__ void MultiplyStep(const typename WeightTile<kType>::Raw& raw, int tiles,
+                                             const Input& input, float (*acc)[4]) {
+  const typename WeightTile<kType>::Scales scales(raw);
+#pragma unroll
+  for (int unit = 0; unit < kUnits; ++unit) {
+    uint32_t w[2][4];
+    WeightTile<kType>::Decode(raw, scales, unit, w);
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      if (t >= tiles) continue;
+      const uint4 x = input(t, unit);
+      MmaBf16(acc[t], w[0][0], w[1][0], w[0][1], w[1][1], x.x, x.y);
+      MmaBf16(acc[t], w[0][2], w[1][2], w[0][3], w[1][3], x.z, x.w);
+    }
+  }
+}
+
+// The lane's inputs from global memory; null rows are zeros.
+template <DType kType, int kTiles>
+struct InputRows {
+  const uint16_t* rows[kTiles];  // input 8 t + lane / 4
+  __device__ uint4 Load(int t, int step, int unit) const {
+    if (rows[t] == nullptr) return {0, 0, 0, 0};
+    const int column = WeightTile<kType>::UnitOf(unit, Lane() % 4) * 8;
+    return *reinterpret_cast<const uint4*>(rows[t] + int64_t{step} * kStep + column);
+  }
+};
+
+// acc[t] = a segment's products of 16 weight rows from `first_row` on, the work of a warp.
+template <DType kType, int kTiles>
+__device__ __forceinline__ void MultiplySegment(const WeightView& weight, int first_row,
+                                                int segment, const uint16_t* const* rows,
+                                                float (*acc)[4]) {
+  using Tile = WeightTile<kType>;
+  // Steps whose weights are on their way: 4 KiB of a warp, 8 of bf16.
+  constexpr int kAhead = kType == DType::kI8 ? kSegmentSteps : 2;
+  const Tile tile(weight, first_row);
+  const int begin = segment * kSegmentSteps;
+  const int count = min(kSegmentSteps, weight.cols / kStep - begin);
+  InputRows<kType, kTiles> inputs;
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    inputs.rows[t] = rows[t];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) acc[t][i] = 0.0f;
+  }
+  typename Tile::Raw raw[kAhead];
+#pragma unroll
+  for (int s = 0; s < kAhead; ++s) {
+    if (s < count) raw[s] = tile.Load(begin + s);
+  }
+#pragma unroll
+  for (int s = 0; s < kSegmentSteps; ++s) {
+    if (s >= count) continue;
+    MultiplyStep<kType, kTiles>(
+        raw[s % kAhead], kTiles, [&](int t, int unit) { return inputs.Load(t, begin + s, unit); },
+        acc);
+    if (s + kAhead < kSegmentSteps && s + kAhead < count) {
+      raw[s % kAhead] = tile.Load(begin + s + kAhead);
+    }
+  }
+}
+
+// Segments of all columns, and how a block of kWarps warps that splits them between its warps is
+// laid out: `tiles` tiles of 16 rows at a time.
+struct SegmentSplit {
+  int segments;
+  int tiles;
+  __host__ __device__ explicit SegmentSplit(int cols)
+      : segments((cols + kSegment - 1) / kSegment),
+        tiles(segments < kWarps ? kWarps / segments : 1) {}
+  // Floats of shared memory for sums of kTiles * 8 inputs.
+  [[nodiscard]] __host__ __device__ int Floats(int input_tiles) const {
+    return tiles * segments * input_tiles * kTileInputs * kTileRows;
+  }
+};
+
+// Where lanes put their sums of a segment: [input][row].
+template <int kTiles>
+__device__ __forceinline__ void StoreSums(const float (*acc)[4], float* sums) {
+  const int g = Lane() / 4;
+  const int q = Lane() % 4;
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sums[(t * kTileInputs + 2 * q + i % 2) * kTileRows + g + i / 2 * 8] = acc[t][i];
+    }
+  }
+}
+
+// Sum `at` of all segments, ascending.
+__device__ inline float AddSegments(const float* sums, int segments, int size, int at) {
+  float total = sums[at];
+  for (int s = 1; s < segments; ++s) total += sums[s * size + at];
+  return total;
+}
+
+// Inputs of a block, a step at a time through shared memory, kStages steps in flight.
+template <int kTiles>
+struct InputStages {
+  static constexpr int kStages = 3;
+  // 16-byte pieces of an input's step, and four of padding: the eight inputs of a matrix
+  // instruction then lie in different banks.
+  static constexpr int kPieces = kStep / 8;
+  static constexpr int kRow = kPieces + 4;
+  static constexpr int kInputs = kTiles * kTileInputs;
+  static constexpr int kBytes = kStages * kInputs * kRow * 16;
+
+  // Starts the copy of `step`; `row_of(i)` is input i's row, null for none. The unit that lane q
+  // wants as its i-th lies at piece 4 i + q.
+  template <DType kType, typename RowOf>
+  static __device__ void Start(uint4* stages, int step, const RowOf& row_of) {
+    uint4* stage = stages + step % kStages * kInputs * kRow;
+    for (int p = static_cast<int>(threadIdx.x); p < kInputs * kPieces; p += kBlock) {
+      const int input = p / kPieces;
+      const int piece = p % kPieces;
+      const uint16_t* row = row_of(input);
+      const int unit = WeightTile<kType>::UnitOf(piece / 4, piece % 4);
+      CopyAsync16(stage + input * kRow + piece, row + int64_t{step} * kStep + unit * 8,
+                  row != nullptr);
+    }
+  }
+  static __device__ uint4 Load(const uint4* stages, int step, int t, int unit) {
+    const uint4* stage = stages + step % kStages * kInputs * kRow;
+    return stage[(t * kTileInputs + Lane() / 4) * kRow + unit * 4 + Lane() % 4];
+  }
+};
+
+// total[t] = the products of 16 weight rows with inputs 8 t .. 8 t + 7; the work of a block whose
+// warps have different rows and the same inputs. Warps without rows (`first_row` behind the last)
+// come along for the copies. `stages` has InputStages<kTiles>::kBytes.
+template <DType kType, int kTiles, typename RowOf>
+__device__ __forceinline__ void MultiplyAll(const WeightView& weight, int first_row, int tiles,
+                                            const RowOf& row_of, uint4* stages, float (*total)[4]) {
+  using Tile = WeightTile<kType>;
+  using Stages = InputStages<kTiles>;
+  const int steps = weight.cols / kStep;
+  const Tile tile(weight, first_row);
+  float acc[kTiles][4];
+  __syncthreads();  // an earlier use of the stages has ended
+#pragma unroll
+  for (int s = 0; s < Stages::kStages - 1; ++s) {
+    if (s < steps) Stages::template Start<kType>(stages, s, row_of);
+    CommitCopies();
+  }
+  typename Tile::Raw next = tile.Load(0);
+  for (int step = 0; step < steps; ++step) {
+    const typename Tile::Raw raw = next;
+    if (step + 1 < steps) next = tile.Load(step + 1);
+    WaitForCopies<Stages::kStages - 2>();
+    __syncthreads();
+    const int ahead = step + Stages::kStages - 1;
+    if (ahead < steps) Stages::template Start<kType>(stages, ahead, row_of);
+    CommitCopies();
+    if (step % kSegmentSteps == 0) {
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) acc[t][i] = 0.0f;
+      }
+    }
+    MultiplyStep<kType, kTiles>(
+        raw, tiles, [&](int t, int unit) { return Stages::Load(stages, step, t, unit); }, acc);
+    if (step % kSegmentSteps == kSegmentSteps - 1 || step == steps - 1) {
+      const bool first = step < kSegmentSteps;
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) total[t][i] = first ? acc[t][i] : total[t][i] + acc[t][i];
+      }
+    }
+  }
+}
+
+}  // namespace fathom::cuda
