@@ -1,12 +1,10 @@
 #include "backend/cuda/cuda_backend.h"
 
-#include <algorithm>
 #include <string>
 
 #include "backend/cuda/limits.h"
 #include "backend/cuda/state.h"
 #include "backend/memory_layout.h"
-#include "backend/ops/hc_pre_norm.h"
 
 namespace fathom {
 namespace {
@@ -45,6 +43,7 @@ CudaBackend::State::State(Numerics numerics_in, const CudaOptions& options_in,
       options(options_in),
       stream(stream_in),
       memory(options_in.device, stream_in),
+      pinned(options_in.device),
       operands("host operands", stream_in),
       plans("step plan", stream_in) {}
 
@@ -88,6 +87,8 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::Create(Numerics numerics,
 
 DeviceMemory& CudaBackend::memory() { return state_->memory; }
 
+DeviceMemory& CudaBackend::pinned_memory() { return state_->pinned; }
+
 Status CudaBackend::Prepare(const BackendLimits& l) {
   FATHOM_RETURN_IF_ERROR(CheckLimits(l));
   FATHOM_RETURN_IF_ERROR(Fits("cuda backend: head dim", l.max_head_dim, cuda::kMaxHeadDim));
@@ -101,54 +102,14 @@ Status CudaBackend::Prepare(const BackendLimits& l) {
   constexpr auto kReportBytes = static_cast<int64_t>(sizeof(cuda::DeviceReport));
   FATHOM_ASSIGN_OR_RETURN(state.host_report, cuda::PinnedBytes::Create(kReportBytes));
 
-  // Scores of so many rows at a time that they stay around 64 MiB.
-  constexpr int64_t kScoreBytes = int64_t{64} << 20;
-  constexpr int64_t kMaxIndexRows = 256;
-  cuda::Scratch& s = state.scratch;
-  s.rows = std::min(l.max_rows, state.options.scratch_rows);
-  s.max_entries = l.max_positions / 4 + 1;
-  s.index_rows = static_cast<int>(std::clamp<int64_t>(
-      kScoreBytes / (s.max_entries * 4), 1, std::min<int64_t>(kMaxIndexRows, l.max_rows)));
-  constexpr int64_t kPartialBytes = int64_t{64} << 20;
-  s.attention_splits =
-      l.max_head_dim >= cuda::kTileHeadDim ? kPartialBytes / (cuda::kTileHeadDim * 4) : 0;
-  std::byte* base = nullptr;
-  MemoryLayout sum(DeviceMemory::kAlignment);
-  const auto place = [&](auto*& array, int64_t rows, int64_t row_elements) {
-    using T = std::remove_reference_t<decltype(*array)>;
-    const int64_t offset = sum.Add<T>(rows, row_elements);
-    array = base == nullptr ? nullptr : reinterpret_cast<T*>(base + offset);
-  };
-  const auto place_all = [&] {
-    const int64_t slots = s.rows * (int64_t{l.max_experts_per_token} + 1);
-    sum = MemoryLayout(DeviceMemory::kAlignment);
-    place(state.report, 1, 1);
-    place(s.inputs, s.rows, l.max_cols);
-    place(s.packed, s.rows, std::max<int64_t>(l.max_cols, int64_t{l.max_heads} * l.max_head_dim));
-    place(s.expert_begin, 1, int64_t{l.max_experts} + 2);
-    place(s.expert_items, 1, slots);
-    place(s.expert_tiles, 1, slots);
-    place(s.num_expert_tiles, 1, 1);
-    place(s.hidden, slots, l.max_expert_width);
-    place(s.packed_hidden, slots, l.max_expert_width);
-    place(s.expert_out, slots, l.max_cols);
-    place(s.attention_partial, s.attention_splits, cuda::kTileHeadDim);
-    place(s.attention_stats, s.attention_splits, 2);
-    place(s.router_logits, s.rows, l.max_experts);
-    place(s.mixes, s.rows, (2 + kMaxHcMult) * kMaxHcMult + 1);
-    place(s.index_queries, s.index_rows, int64_t{l.max_heads} * l.max_head_dim);
-    place(s.index_weights, s.index_rows, l.max_heads);
-    place(s.index_scores, s.index_rows, s.max_entries);
-  };
-  // First pass: sizes; second pass: pointers.
-  place_all();
-  if (sum.overflow()) {
+  const MemoryLayout layout = cuda::LayOutScratch(l, state.options, nullptr, state.scratch);
+  if (layout.overflow()) {
     return OutOfMemory("cuda backend: scratch memory of more bytes than there are addresses");
   }
   state.scratch_memory = DeviceBuffer();
-  FATHOM_ASSIGN_OR_RETURN(state.scratch_memory, state.memory.Allocate(sum.bytes()));
-  base = state.scratch_memory.data();
-  place_all();
+  FATHOM_ASSIGN_OR_RETURN(state.scratch_memory, state.memory.Allocate(layout.bytes()));
+  cuda::LayOutScratch(l, state.options, state.scratch_memory.data(), state.scratch);
+  state.report = state.scratch.report;
   FATHOM_CUDA(cudaMemsetAsync(state.report, 0, sizeof(cuda::DeviceReport), state.stream));
   state.limits = l;
   state.begun = nullptr;

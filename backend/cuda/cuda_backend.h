@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "backend/backend.h"
+#include "backend/pinned_memory.h"
 
 namespace fathom {
 
@@ -27,7 +28,7 @@ struct CudaOptions {
   int scratch_rows = 4096;
 };
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public Backend, public HasPinnedMemory {
  public:
   // kUnavailable without driver or device; kUnimplemented for GPUs other than Hopper's, naming
   // them, and for exact numerics.
@@ -37,6 +38,7 @@ class CudaBackend final : public Backend {
 
   [[nodiscard]] std::string_view name() const override { return "cuda"; }
   [[nodiscard]] DeviceMemory& memory() override;
+  DeviceMemory& pinned_memory() override;
   // Operations on more than these limits get kInvalidArgument.
   Status Prepare(const BackendLimits& limits) override;
   Status BeginStep(const StepPlan& plan) override;

@@ -1,8 +1,10 @@
 #include "backend/cuda/memory.h"
 
+#include <cstring>
 #include <string>
 
 #include "backend/cuda/status.h"
+#include "base/host_memory.h"
 
 namespace fathom::cuda {
 
@@ -56,6 +58,46 @@ void GpuMemory::FreeBytes(std::byte* data) {
   // Nobody could use an error here; a broken device tells it at the next operation.
   static_cast<void>(cudaSetDevice(device_));
   static_cast<void>(cudaFree(data));
+}
+
+Status PinnedMemory::CopyIn(std::byte* to, std::span<const std::byte> from) {
+  if (!from.empty()) std::memcpy(to, from.data(), from.size());
+  return OkStatus();
+}
+
+Status PinnedMemory::CopyOut(std::span<std::byte> to, const std::byte* from) {
+  if (!to.empty()) std::memcpy(to.data(), from, to.size());
+  return OkStatus();
+}
+
+Status PinnedMemory::CopyWithin(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+  return OkStatus();
+}
+
+Result<MemoryState> PinnedMemory::State() const {
+  const HostMemory memory = ReadHostMemory();
+  return MemoryState{"host memory", memory.total_bytes, memory.available_bytes};
+}
+
+Result<std::byte*> PinnedMemory::AllocateBytes(int64_t bytes) {
+  FATHOM_CUDA(cudaSetDevice(device_));
+  void* data = nullptr;
+  const std::string what = "page-locked host memory of " + std::to_string(bytes) + " bytes";
+  const cudaError_t error =
+      cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocMapped | cudaHostAllocPortable);
+  if (error != cudaSuccess) return ToStatus(error, what.c_str());
+  void* seen = nullptr;
+  const cudaError_t mapped = cudaHostGetDevicePointer(&seen, data, 0);
+  if (mapped == cudaSuccess && seen == data) return static_cast<std::byte*>(data);
+  static_cast<void>(cudaFreeHost(data));
+  if (mapped != cudaSuccess) return ToStatus(mapped, what.c_str());
+  return Unimplemented(what + ": this GPU sees it at another address than the host");
+}
+
+void PinnedMemory::FreeBytes(std::byte* data) {
+  static_cast<void>(cudaSetDevice(device_));
+  static_cast<void>(cudaFreeHost(data));
 }
 
 PinnedBytes::~PinnedBytes() {

@@ -27,7 +27,29 @@ class GpuMemory final : public DeviceMemory {
   cudaStream_t stream_;
 };
 
-// Page-locked memory of the host. Movable; freed at the end.
+// Page-locked memory of the host that the GPU reads at the host's addresses, over the bus: what
+// CudaBackend::pinned_memory() hands out. Copies are the host's, at once. Single-threaded but for
+// the bytes.
+class PinnedMemory final : public DeviceMemory {
+ public:
+  explicit PinnedMemory(int device) : device_(device) {}
+
+  Status CopyIn(std::byte* to, std::span<const std::byte> from) override;
+  Status CopyOut(std::span<std::byte> to, const std::byte* from) override;
+  Status CopyWithin(std::byte* to, const std::byte* from, int64_t bytes) override;
+  [[nodiscard]] bool host_readable() const override { return true; }
+  // The host's.
+  [[nodiscard]] Result<MemoryState> State() const override;
+
+ protected:
+  Result<std::byte*> AllocateBytes(int64_t bytes) override;
+  void FreeBytes(std::byte* data) override;
+
+ private:
+  int device_;
+};
+
+// Page-locked memory for staging. Movable; freed at the end.
 class PinnedBytes {
  public:
   PinnedBytes() = default;

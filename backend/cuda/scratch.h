@@ -1,0 +1,114 @@
+// The CUDA backend's scratch memory: what operations share, laid out from the limits of a run.
+//
+// Needs no CUDA: whoever plans memory asks for its size (engine/memory_plan.h) in every build.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "backend/backend.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/memory_layout.h"
+#include "backend/ops/hc_pre_norm.h"
+
+namespace fathom::cuda {
+
+// What kernels find out and the host asks for at Synchronize. Only the first finding is kept.
+struct DeviceReport {
+  enum Finding : int32_t { kNone, kHashTable, kExpertId };
+  int32_t finding = kNone;
+  int32_t token = 0;  // id of kHashTable, row of kExpertId
+  int64_t value = 0;  // the expert id that is none
+  int64_t limit = 0;  // number of experts
+  unsigned long long inexact_entries = 0;
+};
+
+// One token of one expert: which row of x, with which weight, and where its results go.
+struct ExpertItem {
+  int32_t row = 0;
+  int32_t slot = 0;  // row * (experts per token + 1) + place among the row's experts
+  float weight = 0.0f;
+};
+
+// Channels of the attention heads that have tile kernels.
+inline constexpr int kTileHeadDim = 512;
+
+// Items of one expert that a block takes together.
+struct ExpertTile {
+  int32_t expert = 0;
+  int32_t first = 0;  // item
+  int32_t count = 0;
+};
+
+// Pointers into one allocation; sizes are functions of the limits.
+struct Scratch {
+  DeviceReport* report = nullptr;
+  int rows = 0;                // min(max_rows, CudaOptions::scratch_rows)
+  float* inputs = nullptr;     // [rows][max_cols], inputs of a product
+  uint16_t* packed = nullptr;  // [rows][max(max_cols, max_heads * max_head_dim)], of tile kernels
+  // Mixture of experts: items sorted by expert, then intermediate and final values by slot.
+  int32_t* expert_begin = nullptr;     // [max_experts + 2]
+  ExpertItem* expert_items = nullptr;  // [rows * (max_experts_per_token + 1)]
+  ExpertTile* expert_tiles = nullptr;  // [slots]
+  int32_t* num_expert_tiles = nullptr;
+  float* hidden = nullptr;            // [slots][max_expert_width]
+  uint16_t* packed_hidden = nullptr;  // as many, for tile kernels
+  uint16_t* expert_out = nullptr;     // [slots][max_cols], bf16
+  // Attention: what splits of keys sum to, of so many (row, split, head)s; 0 for other head sizes
+  // than kTileHeadDim.
+  int64_t attention_splits = 0;
+  float* attention_partial = nullptr;  // [attention_splits][kTileHeadDim]
+  float* attention_stats = nullptr;    // [attention_splits][2]
+  float* router_logits = nullptr;      // [rows][max_experts]
+  double* mixes = nullptr;             // [rows][sums of a hyper-connection]
+  // Indexer.
+  int index_rows = 0;              // rows that are scored at a time
+  int64_t max_entries = 0;         // compressed entries of a sequence
+  float* index_queries = nullptr;  // [index_rows][max_heads * max_head_dim]
+  float* index_weights = nullptr;  // [index_rows][max_heads]
+  float* index_scores = nullptr;   // [index_rows][max_entries]
+};
+
+// Places the scratch of a run from `base` on; with nullptr it is measured only. The layout says how
+// many bytes that are, and whether they are too many to count.
+inline MemoryLayout LayOutScratch(const BackendLimits& l, const CudaOptions& options,
+                                  std::byte* base, Scratch& s) {
+  // Scores of so many rows at a time that they stay around 64 MiB.
+  constexpr int64_t kScoreBytes = int64_t{64} << 20;
+  constexpr int64_t kMaxIndexRows = 256;
+  s.rows = std::min(l.max_rows, options.scratch_rows);
+  s.max_entries = l.max_positions / 4 + 1;
+  s.index_rows = static_cast<int>(std::clamp<int64_t>(
+      kScoreBytes / (s.max_entries * 4), 1, std::min<int64_t>(kMaxIndexRows, l.max_rows)));
+  constexpr int64_t kPartialBytes = int64_t{64} << 20;
+  s.attention_splits = l.max_head_dim >= kTileHeadDim ? kPartialBytes / (kTileHeadDim * 4) : 0;
+  MemoryLayout sum(DeviceMemory::kAlignment);
+  const auto place = [&](auto*& array, int64_t rows, int64_t row_elements) {
+    using T = std::remove_reference_t<decltype(*array)>;
+    const int64_t offset = sum.Add<T>(rows, row_elements);
+    array = base == nullptr ? nullptr : reinterpret_cast<T*>(base + offset);
+  };
+  const int64_t slots = s.rows * (int64_t{l.max_experts_per_token} + 1);
+  place(s.report, 1, 1);
+  place(s.inputs, s.rows, l.max_cols);
+  place(s.packed, s.rows, std::max<int64_t>(l.max_cols, int64_t{l.max_heads} * l.max_head_dim));
+  place(s.expert_begin, 1, int64_t{l.max_experts} + 2);
+  place(s.expert_items, 1, slots);
+  place(s.expert_tiles, 1, slots);
+  place(s.num_expert_tiles, 1, 1);
+  place(s.hidden, slots, l.max_expert_width);
+  place(s.packed_hidden, slots, l.max_expert_width);
+  place(s.expert_out, slots, l.max_cols);
+  place(s.attention_partial, s.attention_splits, kTileHeadDim);
+  place(s.attention_stats, s.attention_splits, 2);
+  place(s.router_logits, s.rows, l.max_experts);
+  place(s.mixes, s.rows, (2 + kMaxHcMult) * kMaxHcMult + 1);
+  place(s.index_queries, s.index_rows, int64_t{l.max_heads} * l.max_head_dim);
+  place(s.index_weights, s.index_rows, l.max_heads);
+  place(s.index_scores, s.index_rows, s.max_entries);
+  return sum;
+}
+
+}  // namespace fathom::cuda
