@@ -89,8 +89,10 @@ Status LocalModel::LoadModel(Checkpoint& checkpoint, const LocalEngineOptions& o
                              int max_rows, int64_t max_positions) {
   InstallFaultGuard();
   FATHOM_RETURN_IF_ERROR(LoadWeights(checkpoint, options));
-  FATHOM_ASSIGN_OR_RETURN(
-      model_, Model::Create(checkpoint, *backend_, max_rows, max_positions, options.load_progress));
+  WeightUpload upload;
+  upload.progress = options.load_progress;
+  FATHOM_ASSIGN_OR_RETURN(model_,
+                          Model::Create(checkpoint, *backend_, max_rows, max_positions, upload));
   DeviceMemory& memory = backend_->memory();
   if (!memory.host_readable()) {
     FATHOM_ASSIGN_OR_RETURN(const MemoryState state, memory.State());

@@ -18,6 +18,9 @@ struct Activations {
   // kOutOfMemory, naming the step, where there is no room. `memory` must outlive them.
   static Result<Activations> Create(const ModelConfig& config, int max_rows, DeviceMemory& memory);
 
+  // What Create asks of the memory.
+  static int64_t Bytes(const ModelConfig& config, int max_rows);
+
   TensorView<float> hc;               // [n, hc_mult, D] residual stream
   TensorView<float> x;                // [n, D] a sub-layer's input
   TensorView<float> sublayer_out;     // [n, D]
@@ -47,6 +50,9 @@ struct Activations {
   [[nodiscard]] int max_rows() const { return static_cast<int>(x.dim(0)); }
 
  private:
+  // Places the views from `base` on, or with nullptr only adds up; the bytes of all.
+  int64_t LayOut(const ModelConfig& config, int max_rows, std::byte* base);
+
   DeviceBuffer buffer_;
   float* kv_rows_ = nullptr;
   float* score_rows_ = nullptr;

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <utility>
 
+#include "backend/pinned_memory.h"
 #include "model/rope.h"
 
 namespace fathom {
@@ -77,7 +79,7 @@ BackendLimits BackendLimitsFor(const ModelConfig& c, int max_rows, int64_t max_p
 
 Result<std::unique_ptr<Model>> Model::Create(const Checkpoint& checkpoint, Backend& backend,
                                              int max_rows, int64_t max_positions,
-                                             const LoadProgress& progress) {
+                                             const WeightUpload& upload) {
   if (max_rows < 1) return InvalidArgument("a step needs room for at least one token");
   std::unique_ptr<Model> model(new Model(checkpoint, backend));
   const ModelConfig& config = model->config_;
@@ -85,7 +87,13 @@ Result<std::unique_ptr<Model>> Model::Create(const Checkpoint& checkpoint, Backe
   FATHOM_ASSIGN_OR_RETURN(model->weights_, ModelWeights::Build(checkpoint));
   // Before the scratch and the activations: what does not fit is said with its size.
   if (!memory.host_readable()) {
-    FATHOM_RETURN_IF_ERROR(model->weights_->MoveTo(memory, progress));
+    DeviceMemory* const pinned = PinnedMemoryOf(backend);
+    HostDeviceMemory plain;
+    CopyingWriter copying(pinned == nullptr ? plain : *pinned);
+    FATHOM_RETURN_IF_ERROR(model->weights_->MoveTo(
+        {memory, pinned, upload.placement},
+        upload.writer == nullptr ? static_cast<WeightWriter&>(copying) : *upload.writer,
+        upload.progress));
   }
   FATHOM_RETURN_IF_ERROR(backend.Prepare(BackendLimitsFor(config, max_rows, max_positions)));
   for (const LayerWeights& layer : model->weights_->layers) {
@@ -121,13 +129,61 @@ Result<std::unique_ptr<Model>> Model::Create(const Checkpoint& checkpoint, Backe
   return model;
 }
 
+std::vector<int64_t> Model::DeviceBuffers(const ModelConfig& config, int max_rows) {
+  const auto frequencies = static_cast<int64_t>(RopeFrequencies(config, false).size());
+  const int64_t logits_rows = std::min(max_rows, kDeviceLogitsRows);
+  return {Activations::Bytes(config, max_rows), 2 * int64_t{sizeof(float)} * frequencies,
+          logits_rows * config.vocab_size * static_cast<int64_t>(sizeof(float))};
+}
+
+Status Model::CountExpertUse() {
+  expert_use_ = std::make_unique<ExpertUse>(config_);
+  const int64_t ids = int64_t{config_.num_layers} * max_rows() * config_.num_experts_per_token;
+  noted_.reserve(static_cast<size_t>(config_.num_layers));
+  noted_ids_.resize(static_cast<size_t>(ids));
+  if (backend_.memory().host_readable()) return OkStatus();
+  FATHOM_ASSIGN_OR_RETURN(noted_buffer_,
+                          backend_.memory().Allocate(ids * int64_t{sizeof(int32_t)}));
+  return OkStatus();
+}
+
+Status Model::NoteExperts(int layer, TensorView<const int32_t> experts) {
+  int64_t begin = 0;
+  for (const Noted& noted : noted_) begin += noted.ids;
+  noted_.push_back({layer, experts.size()});
+  const auto bytes = std::as_bytes(experts.elements());
+  if (noted_buffer_.data() == nullptr) {
+    std::memcpy(noted_ids_.data() + begin, bytes.data(), bytes.size());
+    return OkStatus();
+  }
+  return backend_.memory().CopyWithin(noted_buffer_.data() + begin * int64_t{sizeof(int32_t)},
+                                      bytes.data(), static_cast<int64_t>(bytes.size()));
+}
+
+Status Model::CountNotedExperts() {
+  size_t total = 0;
+  for (const Noted& noted : noted_) total += static_cast<size_t>(noted.ids);
+  const auto ids = std::span(noted_ids_).first(total);
+  if (noted_buffer_.data() != nullptr) {
+    FATHOM_RETURN_IF_ERROR(
+        backend_.memory().CopyOut(std::as_writable_bytes(ids), noted_buffer_.data()));
+  }
+  size_t begin = 0;
+  for (const Noted& noted : noted_) {
+    expert_use_->Add(noted.layer, ids.subspan(begin, static_cast<size_t>(noted.ids)));
+    begin += static_cast<size_t>(noted.ids);
+  }
+  return OkStatus();
+}
+
 Status Model::Forward(const StepPlan& plan, TensorView<float> logits, ForwardObserver* observer) {
   return EndStep(Run(plan, logits, observer));
 }
 
 Status Model::EndStep(Status status) {
   Status done = backend_.Synchronize();
-  return status.ok() ? done : status;
+  if (!status.ok() || !done.ok()) return status.ok() ? done : status;
+  return expert_use_ == nullptr ? OkStatus() : CountNotedExperts();
 }
 
 Status Model::Run(const StepPlan& plan, TensorView<float> logits, ForwardObserver* observer) {
@@ -209,6 +265,7 @@ Status Model::BeginStep(const StepPlan& plan) {
                            std::to_string(max_rows()));
   }
   if (prefetch_ != nullptr) prefetch_->BeginStep(plan.token_ids);
+  noted_.clear();
   FATHOM_RETURN_IF_ERROR(backend_.BeginStep(plan));
   Activations& a = activations_;
   CollectAnchors(plan, 4, a.anchors_c4);
@@ -391,6 +448,7 @@ Status Model::MixtureOfExperts(int layer, const StepPlan& plan, ForwardObserver*
   route.weights = a.expert_weights.First(n);
   FATHOM_RETURN_IF_ERROR(backend_.Route(route));
   if (prefetch_ != nullptr) prefetch_->Routed(layer, route.experts);
+  if (expert_use_ != nullptr) FATHOM_RETURN_IF_ERROR(NoteExperts(layer, route.experts));
   if (observer != nullptr) {
     HostView<int32_t> experts;
     HostView<float> weights;

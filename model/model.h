@@ -16,6 +16,7 @@
 #include "checkpoint/checkpoint.h"
 #include "model/activations.h"
 #include "model/expert_prefetch.h"
+#include "model/expert_use.h"
 #include "model/weights.h"
 
 namespace fathom {
@@ -36,6 +37,14 @@ class ForwardObserver {
                        TensorView<const float> /*weights*/) {}
 };
 
+// How a model's weights get into a backend's memory, where the host cannot read that.
+struct WeightUpload {
+  LoadProgress progress;      // may be absent
+  ExpertPlacement placement;  // outside the device only with a backend that has pinned memory
+  // What brings the bytes; absent: a CopyingWriter. Must outlive the call.
+  WeightWriter* writer = nullptr;
+};
+
 // What a backend has to be prepared for to run steps of up to `max_rows` tokens of such a model.
 BackendLimits BackendLimitsFor(const ModelConfig& config, int max_rows, int64_t max_positions);
 
@@ -43,10 +52,12 @@ class Model {
  public:
   // `checkpoint` and `backend` must outlive the model. Prepares the backend for steps of up to
   // `max_rows` tokens and sequences of up to `max_positions`. Where the host cannot read the
-  // backend's memory, weights are copied there (ModelWeights::MoveTo), and `progress` is told.
+  // backend's memory, weights are brought there (ModelWeights::MoveTo) as `upload` says.
   static Result<std::unique_ptr<Model>> Create(const Checkpoint& checkpoint, Backend& backend,
                                                int max_rows, int64_t max_positions,
-                                               const LoadProgress& progress = {});
+                                               const WeightUpload& upload = {});
+  // What all but weights and the backend's own memory takes of a device then, buffer by buffer.
+  static std::vector<int64_t> DeviceBuffers(const ModelConfig& config, int max_rows);
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
   // In the backend's memory.
@@ -63,6 +74,12 @@ class Model {
   void SetExpertPrefetch(std::unique_ptr<ExpertPrefetch> prefetch) {
     prefetch_ = std::move(prefetch);
   }
+
+  // Counts from here on which routed experts steps choose: all rows of all steps that come to their
+  // end. kOutOfMemory where a device has no room for the ids of a step.
+  Status CountExpertUse();
+  // nullptr unless they are counted.
+  [[nodiscard]] const ExpertUse* expert_use() const { return expert_use_.get(); }
 
   // Computes the plan's rows: their cache entries are written, and logits [plan.logits_rows, vocab]
   // of the wanted rows, in memory of the host. Returns when all of it is done; errors that a device
@@ -95,6 +112,9 @@ class Model {
   Status Head(const StepPlan& plan, TensorView<const float> hc, TensorView<float> logits);
   Status Observe(ForwardObserver* observer, int layer, std::string_view name,
                  TensorView<const float> values);
+  // `experts` [rows, experts per token] of a layer, noted for EndStep.
+  Status NoteExperts(int layer, TensorView<const int32_t> experts);
+  Status CountNotedExperts();
 
   const ModelConfig config_;
   Backend& backend_;
@@ -107,6 +127,16 @@ class Model {
   DeviceBuffer logits_buffer_;
   TensorView<float> logits_;
   std::unique_ptr<ExpertPrefetch> prefetch_;  // absent where weights are in memory
+  // Where experts are counted: what the step's layers have chosen so far, one layer after the
+  // other, in the backend's memory, so that a device is asked once a step and not in every layer.
+  std::unique_ptr<ExpertUse> expert_use_;
+  DeviceBuffer noted_buffer_;
+  struct Noted {
+    int layer = 0;
+    int64_t ids = 0;
+  };
+  std::vector<Noted> noted_;
+  std::vector<int32_t> noted_ids_;  // on the host
 };
 
 }  // namespace fathom

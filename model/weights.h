@@ -2,13 +2,12 @@
 // architecture.
 //
 // Matrices and fp32 tensors are views into the checkpoint's mapping; the small bf16 vectors (norm
-// weights) are widened to fp32 once and owned here. MoveTo() copies all of them into a device's
-// memory. Immutable after that; valid as long as the checkpoint, or the memory.
+// weights) are widened to fp32 once and owned here. MoveTo() brings all of them to where a device
+// reads them. Immutable after that; valid as long as the checkpoint, or the memory.
 #pragma once
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -17,6 +16,8 @@
 #include "base/status.h"
 #include "base/tensor_view.h"
 #include "checkpoint/checkpoint.h"
+#include "model/expert_placement.h"
+#include "model/weight_copy.h"
 
 namespace fathom {
 
@@ -70,20 +71,30 @@ struct MtpWeights {
   LayerWeights layer;
 };
 
-// Told while weights are read, by the thread that loads.
-using LoadProgress = std::function<void(uint64_t done, uint64_t total)>;
+// Where a device's weights lie, and how they get there.
+struct WeightDestination {
+  DeviceMemory& device;  // Backend::memory()
+  // Of the host, read by the device in place (backend/pinned_memory.h); needed for experts that the
+  // placement has there.
+  DeviceMemory* pinned = nullptr;
+  ExpertPlacement placement;
+};
 
 class ModelWeights {
  public:
   static Result<std::unique_ptr<ModelWeights>> Build(const Checkpoint& checkpoint);
 
-  // Copies the tensors into one buffer of `memory`, one after the other, and points the handles
-  // there; from then on the checkpoint may go. MTP blocks, which no step uses, stay behind: `mtp`
-  // is empty afterwards. kOutOfMemory, with the sizes, where there is no room. After an error the
-  // weights are of no use.
-  Status MoveTo(DeviceMemory& memory, const LoadProgress& progress);
-  // Bytes in that buffer; 0 where the weights are the checkpoint's.
+  // Brings the tensors to their destination and points the handles there; from then on the
+  // checkpoint may go. The device's are in one buffer, the host's in a few of at most
+  // kMaxPinnedBytes, one tensor after the other. MTP blocks, which no step uses, stay behind: `mtp`
+  // is empty afterwards. kOutOfMemory, with the sizes and before anything is copied, where there is
+  // no room. After an error the weights are of no use.
+  Status MoveTo(const WeightDestination& destination, WeightWriter& writer,
+                const LoadProgress& progress);
+  // Bytes on the device and in pinned memory; 0 where the weights are the checkpoint's.
   [[nodiscard]] int64_t moved_bytes() const { return moved_.bytes(); }
+  [[nodiscard]] int64_t pinned_bytes() const;
+  static constexpr int64_t kMaxPinnedBytes = int64_t{8} << 30;
 
   WeightView embed;  // bf16 [V, D]
   WeightView head;   // bf16 [V, D]
@@ -95,6 +106,7 @@ class ModelWeights {
  private:
   std::deque<std::vector<float>> widened_;  // stable addresses
   DeviceBuffer moved_;
+  std::vector<DeviceBuffer> pinned_;
   friend class WeightReader;
 };
 
