@@ -66,9 +66,10 @@ Result<Report> BenchContext(const std::filesystem::path& model, const ContextBen
   const ModelConfig& config = checkpoint.config();
   FATHOM_RETURN_IF_ERROR(Check(config, o));
   const int64_t length = o.depths.back() + 1;
+  FATHOM_ASSIGN_OR_RETURN(const CacheDemand cache, CacheDemandOf(config, o.engine, 1, length));
   FATHOM_ASSIGN_OR_RETURN(
       const std::unique_ptr<LocalModel> loaded,
-      LocalModel::Load(checkpoint, o.engine, o.engine.max_batched_tokens, length));
+      LocalModel::Load(checkpoint, o.engine, o.engine.max_batched_tokens, length, cache));
   FATHOM_ASSIGN_OR_RETURN(
       const std::unique_ptr<SequenceRunner> runner,
       SequenceRunner::Create(loaded->model(), o.engine.numerics, length, o.engine.cache_dtypes));

@@ -13,8 +13,10 @@ Result<std::unique_ptr<DirectBatch>> DirectBatch::Create(Checkpoint& checkpoint,
                                                          const LocalEngineOptions& options,
                                                          int max_sequences, int64_t max_positions) {
   const int max_rows = std::max(options.max_batched_tokens, max_sequences);
+  FATHOM_ASSIGN_OR_RETURN(const CacheDemand cache, CacheDemandOf(checkpoint.config(), options,
+                                                                 max_sequences, max_positions));
   FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<LocalModel> local,
-                          LocalModel::Load(checkpoint, options, max_rows, max_positions));
+                          LocalModel::Load(checkpoint, options, max_rows, max_positions, cache));
   FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<DirectBatch> batch,
                           Create(local->model(), options, max_sequences, max_positions));
   batch->own_model_ = std::move(local);

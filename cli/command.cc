@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cfloat>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <iostream>
@@ -67,6 +68,43 @@ void AddActivationsOption(CLI::App& command, std::string& activations) {
       ->capture_default_str();
 }
 
+Result<ExpertOffload> ParseExpertOffload(std::string_view text) {
+  if (text == "auto") return ExpertOffload{true, {}};
+  constexpr double kMostGib = 1 << 20;
+  double gib = -1.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), gib);
+  if (error != std::errc() || end != text.data() + text.size() || !(gib >= 0.0) || gib > kMostGib) {
+    return InvalidArgument("'" + std::string(text) +
+                           "' is neither auto nor a number of GiB, as in 20 or 0.5");
+  }
+  return ExpertOffload{true, static_cast<int64_t>(gib * 0x1p30)};
+}
+
+Status CheckOffloadOptions(const ModelOptions& o) {
+  if (o.backend == "cuda") return OkStatus();
+  const std::string why = "refused; the " + o.backend +
+                          " backend has all weights in one memory; experts outside of it are the "
+                          "cuda backend's";
+  if (!o.expert_offload.empty()) {
+    FATHOM_ASSIGN_OR_RETURN(const ExpertOffload offload, ParseExpertOffload(o.expert_offload));
+    // None is what it does anyway, and what vLLM's users write out.
+    if (offload.bytes != 0) {
+      return InvalidArgument("--expert-offload " + o.expert_offload + ": " + why);
+    }
+  }
+  return o.expert_profile.empty() ? OkStatus() : InvalidArgument("--expert-profile: " + why);
+}
+
+void AddExpertOffloadOption(CLI::App& command, std::string& offload) {
+  command
+      .add_option("--expert-offload,--cpu-offload-gb", offload,
+                  "With --backend cuda: routed experts that lie in page-locked memory of the host "
+                  "and are read there. GiB of them, or auto: those that the GPU has no room for "
+                  "beside the cache (default: auto)")
+      ->check(Parses(ParseExpertOffload))
+      ->type_name("auto|GiB");
+}
+
 void AddBackendOptions(CLI::App& command, ModelOptions& o) {
   AddComputeOptions(command, o.backend, o.num_threads, o.cpu_isa);
   AddActivationsOption(command, o.cpu_activations);
@@ -92,11 +130,22 @@ void AddBackendOptions(CLI::App& command, ModelOptions& o) {
                   "Tokens computed in one step; changes speed and memory, never results")
       ->transform(Count(1, 65536))
       ->capture_default_str();
+  AddExpertOffloadOption(command, o.expert_offload);
+  command
+      .add_option("--expert-profile", o.expert_profile,
+                  "Record of --record-expert-use: its least used experts leave the GPU first "
+                  "(default: as many of every layer)")
+      ->type_name("FILE");
 }
 
 void AddModelOptions(CLI::App& command, ModelOptions& o) {
   AddModelOption(command, o.model);
   AddBackendOptions(command, o);
+  command
+      .add_option("--record-expert-use", o.record_expert_use,
+                  "Count which routed experts are chosen, and write that here at the end; any "
+                  "backend")
+      ->type_name("FILE");
   command
       .add_option("--max-model-len", o.max_model_len,
                   "Longest prompt plus answer, in tokens; 8k is 8000, 8K is 8192 (default: auto, "
@@ -164,6 +213,7 @@ Status CheckCacheOptions(const CacheOptions& o, const std::string& backend) {
 
 Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model) {
   FATHOM_RETURN_IF_ERROR(UseIsa(model.cpu_isa, model.backend));
+  FATHOM_RETURN_IF_ERROR(CheckOffloadOptions(model));
   LocalEngineOptions options;
   options.backend = model.backend;
   options.cpu.int8_activations = model.cpu_activations == "int8";
@@ -173,6 +223,11 @@ Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model) {
   FATHOM_ASSIGN_OR_RETURN(options.weights, ParseWeightsMode(model.weights));
   options.max_model_len = model.max_model_len;
   options.max_batched_tokens = model.max_batched_tokens;
+  if (!model.expert_offload.empty()) {
+    FATHOM_ASSIGN_OR_RETURN(options.expert_offload, ParseExpertOffload(model.expert_offload));
+  }
+  options.expert_profile = model.expert_profile;
+  options.record_expert_use = model.record_expert_use;
   return options;
 }
 

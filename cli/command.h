@@ -60,6 +60,8 @@ struct ModelOptions {
   std::string cpu_dense = "stored";
   int64_t max_model_len = 0;
   int max_batched_tokens = 512;
+  std::string expert_offload;                     // "auto" or GiB; empty: not given
+  std::string expert_profile, record_expert_use;  // files; empty: none
 };
 void AddModelOption(CLI::App& command, std::string& model);
 // --backend, --threads, --cpu-isa.
@@ -69,7 +71,13 @@ void AddActivationsOption(CLI::App& command, std::string& activations);
 // Makes the process compute with that instruction set ("auto": the best one). kInvalidArgument for
 // one that is not there, and for any but "auto" with another backend than the cpu's.
 Status UseIsa(const std::string& isa, const std::string& backend);
-// Those, --cpu-activations, --cpu-dense, --numa, --weights and --max-num-batched-tokens.
+// --expert-offload: "auto", or GiB as in 20 or 0.5.
+Result<ExpertOffload> ParseExpertOffload(std::string_view text);
+void AddExpertOffloadOption(CLI::App& command, std::string& offload);
+// Refuses, naming the option, experts outside of the memory of a backend that has only one.
+Status CheckOffloadOptions(const ModelOptions& options);
+// Those, --cpu-activations, --cpu-dense, --numa, --weights, --max-num-batched-tokens and where
+// experts lie.
 void AddBackendOptions(CLI::App& command, ModelOptions& options);
 // All of them.
 void AddModelOptions(CLI::App& command, ModelOptions& options);

@@ -51,8 +51,10 @@ Status ComputeLogits(const Options& o) {
   const int step = static_cast<int>(std::min<int64_t>(o.model.max_batched_tokens, n));
   FATHOM_ASSIGN_OR_RETURN(LocalEngineOptions options, ToEngineOptions(o.model));
   options.numerics = numerics;
+  FATHOM_ASSIGN_OR_RETURN(const CacheDemand cache,
+                          CacheDemandOf(checkpoint.config(), options, 1, n));
   FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<LocalModel> local,
-                          LocalModel::Load(checkpoint, options, step, n));
+                          LocalModel::Load(checkpoint, options, step, n, cache));
   LogWeights(local->weights());
   local->pool().BindOwner();
   FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<SequenceRunner> runner,

@@ -203,7 +203,7 @@ Result<Served> LoadReplay(const ServeOptions& o, const ModelLocation& location,
         "--weights", "--max-num-batched-tokens", "--kv-cache-memory-bytes",
         "--kv-cache-memory-fraction", "--gpu-memory-utilization", "--kv-cache-dtype",
         "--indexer-cache-dtype", "--enable-prefix-caching", "--prefix-cache-retention-interval",
-        "--block-size"}) {
+        "--block-size", "--expert-offload", "--expert-profile", "--record-expert-use"}) {
     const CLI::Option* option = command.get_option_no_throw(name);
     if (option != nullptr && option->count() > 0) {
       spdlog::warn("{} has no effect: --replay computes nothing", name);

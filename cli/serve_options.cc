@@ -111,7 +111,8 @@ void AddCacheGroup(CLI::App& command, ServeOptions& o) {
   AddCacheOptions(command, o.cache);
   Group group(command, "Memory and cache");
   group.Take({"--kv-cache-memory-bytes", "--kv-cache-memory-fraction", "--gpu-memory-utilization",
-              "--kv-cache-dtype", "--indexer-cache-dtype"});
+              "--kv-cache-dtype", "--indexer-cache-dtype", "--expert-offload", "--expert-profile",
+              "--record-expert-use"});
   group
       .Json("--attention-config", o.attention_config,
             "use_fp4_indexer_cache: true is --indexer-cache-dtype fp4")
@@ -345,6 +346,9 @@ std::vector<std::string> CheckServeOptions(const ServeOptions& o) {
   }
   if (const Status cache = CheckCacheOptions(o.cache, o.model.backend); !cache.ok()) {
     problems.push_back(cache.message());
+  }
+  if (const Status offload = CheckOffloadOptions(o.model); !offload.ok()) {
+    problems.push_back(offload.message());
   }
   bool fp4 = false;
   if (!o.attention_config.empty()) (void)JudgeAttention(o.attention_config, &fp4);

@@ -123,7 +123,6 @@ constexpr VllmFlag kFlags[] = {
      "prefixes are named by SHA-256"},
     {"prefix-match-unit", kValue, kRefuse, "256", "prefixes are matched in blocks of 256"},
     {"disable-hybrid-kv-cache-manager", kSwitch, kWarn, "", "", JudgeHybridCache},
-    {"cpu-offload-gb", kValue, kRefuse, "0|0.0", "weights lie in one memory, that of --backend"},
     {"kv-offloading-size", kValue, kRefuse, "0|0.0",
      "the cache lies in one memory, that of --backend; give it more with --kv-cache-memory-bytes"},
     {"kv-offloading-backend", kValue, kRefuse, "native", "there is no such tier"},

@@ -53,6 +53,13 @@ std::vector<LogLine> DescribeWeights(const WeightsReport& r) {
     lines.push_back({false, fmt::format("weights: {} of {} copied to {} from {}",
                                         Gigabytes(static_cast<uint64_t>(r.device_bytes)),
                                         Gigabytes(r.bytes), r.device, files)});
+    if (r.plan && r.plan->num_host_experts > 0) {
+      lines.push_back(
+          {false, fmt::format("experts: {} of {} routed ones ({}) lie in page-locked host memory "
+                              "and are read there by the device",
+                              r.plan->num_host_experts, r.plan->weights.num_experts,
+                              Gigabytes(static_cast<uint64_t>(r.pinned_bytes)))});
+    }
     return lines;
   }
   switch (r.mode) {

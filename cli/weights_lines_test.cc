@@ -48,6 +48,21 @@ TEST(WeightsLines, ADeviceIsNamedWithWhatItHolds) {
                                    HasSubstr("46 file(s)")));
 }
 
+TEST(WeightsLines, ExpertsOfTheHostAreCounted) {
+  WeightsReport report = Report(WeightsMode::kMmap);
+  report.device = "GPU 0 (NVIDIA H200)";
+  report.device_bytes = 120'000'000'000;
+  report.pinned_bytes = 1'500'000'000;
+  report.plan.emplace();
+  EXPECT_EQ(DescribeWeights(report).size(), 1u);
+  report.plan->num_host_experts = 112;
+  report.plan->weights.num_experts = 11'008;
+  const std::vector<LogLine> lines = DescribeWeights(report);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_FALSE(lines[1].is_warning);
+  EXPECT_THAT(lines[1].text, HasSubstr("112 of 11008 routed ones (1.50 GB)"));
+}
+
 TEST(WeightsLines, WhatIsLargerThanMemorySaysWhatATokenReads) {
   WeightsReport report = Report(WeightsMode::kMmap);
   report.memory = {128'000'000'000, 100'000'000'000};

@@ -39,11 +39,22 @@ Result<int64_t> HostCacheBytes(const CacheBudget& budget, int64_t free_memory) {
   return bytes;
 }
 
-Result<int64_t> DeviceCacheBytes(const CacheBudget& budget, const MemoryState& device) {
-  if (budget.bytes < 0 || !(budget.device_share > 0.0 && budget.device_share <= 1.0)) {
-    return InvalidArgument(
-        "kv-cache-memory-bytes must not be negative, and gpu-memory-utilization lies in (0, 1]");
+Status CheckDeviceBudget(const CacheBudget& budget) {
+  if (budget.bytes >= 0 && budget.device_share > 0.0 && budget.device_share <= 1.0) {
+    return OkStatus();
   }
+  return InvalidArgument(
+      "kv-cache-memory-bytes must not be negative, and gpu-memory-utilization lies in (0, 1]");
+}
+
+int64_t UsableDeviceBytes(const CacheBudget& budget, const MemoryState& device) {
+  const auto share =
+      static_cast<int64_t>(static_cast<double>(device.total_bytes) * budget.device_share);
+  return share - (device.total_bytes - device.free_bytes);
+}
+
+Result<int64_t> DeviceCacheBytes(const CacheBudget& budget, const MemoryState& device) {
+  FATHOM_RETURN_IF_ERROR(CheckDeviceBudget(budget));
   const std::string sizes = device.name + " has " + std::to_string(device.free_bytes) + " of " +
                             std::to_string(device.total_bytes) +
                             " bytes free behind weights and activations";
@@ -52,10 +63,9 @@ Result<int64_t> DeviceCacheBytes(const CacheBudget& budget, const MemoryState& d
                            " does not fit: " + sizes);
   }
   if (budget.bytes > 0) return budget.bytes;
-  const auto usable =
-      static_cast<int64_t>(static_cast<double>(device.total_bytes) * budget.device_share);
-  const int64_t bytes = usable - (device.total_bytes - device.free_bytes);
+  const int64_t bytes = UsableDeviceBytes(budget, device);
   if (bytes <= 0) {
+    const int64_t usable = bytes + device.total_bytes - device.free_bytes;
     return InvalidArgument("--gpu-memory-utilization leaves nothing for the cache: " +
                            std::to_string(usable) + " bytes may be used, and " + sizes +
                            "; raise it, lower --max-num-batched-tokens, or end other programs that "

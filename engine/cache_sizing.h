@@ -39,6 +39,10 @@ int64_t FreeHostMemory();
 // The bytes that a budget means on the host, of which `free_memory` is free. kInvalidArgument when
 // the machine has less, or does not say.
 Result<int64_t> HostCacheBytes(const CacheBudget& budget, int64_t free_memory);
+// kInvalidArgument for a budget that no device could have.
+Status CheckDeviceBudget(const CacheBudget& budget);
+// What the budget's share lets a device's free memory be filled with; 0 or less: nothing.
+int64_t UsableDeviceBytes(const CacheBudget& budget, const MemoryState& device);
 // The same on a device that holds all but the cache. kInvalidArgument when that leaves nothing.
 Result<int64_t> DeviceCacheBytes(const CacheBudget& budget, const MemoryState& device);
 

@@ -46,6 +46,22 @@ Result<CacheSize> SizeIn(int64_t bytes, const ModelConfig& config,
 
 }  // namespace
 
+Result<CacheDemand> DeviceCacheDemand(const ModelConfig& config,
+                                      const LocalEngineOptions& options) {
+  FATHOM_RETURN_IF_ERROR(CheckLength(config, options));
+  FATHOM_RETURN_IF_ERROR(CheckDeviceBudget(options.cache_budget));
+  if (const int64_t bytes = options.cache_budget.bytes; bytes > 0) {
+    FATHOM_RETURN_IF_ERROR(SizeIn(bytes, config, options).status());
+    return CacheDemand{bytes, bytes};
+  }
+  if (options.max_model_len > 0) return CacheDemandOf(config, options, 1, options.max_model_len);
+  // The model's own length may be lowered to what fits.
+  FATHOM_ASSIGN_OR_RETURN(const CacheDemand whole,
+                          CacheDemandOf(config, options, 1, config.max_position_embeddings));
+  FATHOM_ASSIGN_OR_RETURN(const CacheDemand least, CacheDemandOf(config, options, 1, 2));
+  return CacheDemand{whole.wanted_bytes, least.least_bytes};
+}
+
 Result<CacheSize> SizeEngineCache(const ModelConfig& config, const LocalEngineOptions& options,
                                   uint64_t weight_memory) {
   FATHOM_RETURN_IF_ERROR(CheckLength(config, options));
@@ -132,8 +148,8 @@ Status EngineCore::Load() {
   return checkpoint_.CheckFiles();
 }
 
-// The model, and the size of the cache: on the host before the weights are read, so that what does
-// not fit is refused at once; on a device out of what they leave.
+// The model, and the size of the cache: before the weights are read, so that what does not fit is
+// refused at once. A device's cache is what they then really leave.
 Status EngineCore::LoadModel() {
   const ModelConfig& config = checkpoint_.config();
   FATHOM_RETURN_IF_ERROR(CheckLength(config, options_));
@@ -148,8 +164,9 @@ Status EngineCore::LoadModel() {
   }
   const int64_t longest =
       options_.max_model_len > 0 ? options_.max_model_len : int64_t{config.max_position_embeddings};
+  FATHOM_ASSIGN_OR_RETURN(const CacheDemand cache, DeviceCacheDemand(config, options_));
   FATHOM_RETURN_IF_ERROR(
-      model_->LoadModel(checkpoint_, options_, options_.max_batched_tokens, longest));
+      model_->LoadModel(checkpoint_, options_, options_.max_batched_tokens, longest, cache));
   FATHOM_ASSIGN_OR_RETURN(const MemoryState state, memory.State());
   FATHOM_ASSIGN_OR_RETURN(cache_size_, SizeEngineCache(config, options_, state));
   return OkStatus();

@@ -32,6 +32,10 @@ Result<CacheSize> SizeEngineCache(const ModelConfig& config, const LocalEngineOp
 Result<CacheSize> SizeEngineCache(const ModelConfig& config, const LocalEngineOptions& options,
                                   const MemoryState& device);
 
+// What these options want of a device for the cache: the bytes they say, or room for one sequence
+// of the longest length; at least that where they give the length. kInvalidArgument as above.
+Result<CacheDemand> DeviceCacheDemand(const ModelConfig& config, const LocalEngineOptions& options);
+
 class EngineCore {
  public:
   // A request on its way through the core.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "cache/retention.h"
 #include "checkpoint/weight_memory.h"
 #include "engine/cache_sizing.h"
+#include "engine/memory_plan.h"
 
 namespace fathom {
 
@@ -25,6 +27,13 @@ struct LocalEngineOptions {
   int num_threads = 0;          // 0: DefaultThreadCount(); one with "cuda"
   NumaMode numa = NumaMode::kAuto;
   WeightsMode weights = WeightsMode::kMmap;
+  // What of a device's weights lies in memory of the host; for backends that read it there.
+  ExpertOffload expert_offload;
+  // How often experts were used (engine/expert_use_file.h): those that were least are the first to
+  // leave the device. Empty: as many of every layer.
+  std::filesystem::path expert_profile;
+  // Where to write how often they are used, when the model goes; empty: nothing is counted.
+  std::filesystem::path record_expert_use;
   // Called while weights are read, by the thread that loads; may be absent.
   std::function<void(uint64_t done, uint64_t total)> load_progress;
   // What memory there is; absent: ReadHostMemory(). Tests make it small.

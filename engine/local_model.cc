@@ -1,16 +1,33 @@
 #include "engine/local_model.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
+#include "backend/pinned_memory.h"
 #include "base/fault_guard.h"
 #include "checkpoint/inventory.h"
+#include "engine/expert_use_file.h"
 
 namespace fathom {
 namespace {
 
 HostMemory MemoryOf(const LocalEngineOptions& options) {
   return options.memory ? *options.memory : ReadHostMemory();
+}
+
+// Refuses, naming the option, what a backend that reads no memory of the host has no use for.
+Status CheckOffloadOptions(const LocalEngineOptions& options, Backend& backend) {
+  if (PinnedMemoryOf(backend) != nullptr) return OkStatus();
+  const std::string why = ": the " + std::string(backend.name()) +
+                          " backend has all weights in one memory; experts outside of it are the "
+                          "cuda backend's";
+  // None in host memory is what it does anyway.
+  if (options.expert_offload.asked && options.expert_offload.bytes.value_or(1) > 0) {
+    return InvalidArgument("--expert-offload" + why);
+  }
+  if (!options.expert_profile.empty()) return InvalidArgument("--expert-profile" + why);
+  return OkStatus();
 }
 
 }  // namespace
@@ -46,6 +63,14 @@ Status CheckWeightsFit(const LocalEngineOptions& options, const WeightDemand& de
                          "than memory");
 }
 
+Result<CacheDemand> CacheDemandOf(const ModelConfig& config, const LocalEngineOptions& options,
+                                  int64_t num_sequences, int64_t length) {
+  FATHOM_ASSIGN_OR_RETURN(const CachePlanner planner,
+                          PlannerFor(config, options.numerics, options.cache_dtypes));
+  const int64_t bytes = planner.BytesFor(num_sequences, length);
+  return CacheDemand{bytes, bytes};
+}
+
 Result<std::unique_ptr<LocalModel>> LocalModel::Open(const LocalEngineOptions& options) {
   // A device needs none but its caller's.
   const int threads = options.backend == "cuda" ? 1
@@ -65,14 +90,22 @@ Result<std::unique_ptr<LocalModel>> LocalModel::Open(const LocalEngineOptions& o
     FATHOM_ASSIGN_OR_RETURN(
         local->backend_, MakeBackend(options.backend, options.numerics, local->pool_, options.cpu));
   }
+  FATHOM_RETURN_IF_ERROR(CheckOffloadOptions(options, *local->backend_));
   return local;
+}
+
+LocalModel::~LocalModel() {
+  if (record_.empty() || model_ == nullptr || model_->expert_use() == nullptr) return;
+  const Status status = WriteExpertUse(record_, *model_->expert_use());
+  if (!status.ok()) std::fprintf(stderr, "fathom: %s\n", status.message().c_str());
 }
 
 Result<std::unique_ptr<LocalModel>> LocalModel::Load(Checkpoint& checkpoint,
                                                      const LocalEngineOptions& options,
-                                                     int max_rows, int64_t max_positions) {
+                                                     int max_rows, int64_t max_positions,
+                                                     const CacheDemand& cache) {
   FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<LocalModel> local, Open(options));
-  FATHOM_RETURN_IF_ERROR(local->LoadModel(checkpoint, options, max_rows, max_positions));
+  FATHOM_RETURN_IF_ERROR(local->LoadModel(checkpoint, options, max_rows, max_positions, cache));
   return local;
 }
 
@@ -86,27 +119,75 @@ Result<std::unique_ptr<LocalModel>> LocalModel::Load(Checkpoint& checkpoint,
 }
 
 Status LocalModel::LoadModel(Checkpoint& checkpoint, const LocalEngineOptions& options,
-                             int max_rows, int64_t max_positions) {
+                             int max_rows, int64_t max_positions, const CacheDemand& cache) {
   InstallFaultGuard();
-  FATHOM_RETURN_IF_ERROR(LoadWeights(checkpoint, options));
+  if (!options.record_expert_use.empty()) {
+    FATHOM_RETURN_IF_ERROR(CheckCanWriteExpertUse(options.record_expert_use));
+  }
+  DeviceMemory& memory = backend_->memory();
   WeightUpload upload;
   upload.progress = options.load_progress;
+  if (!memory.host_readable()) {
+    FATHOM_ASSIGN_OR_RETURN(upload.placement, PlaceExperts(checkpoint.config(), options, max_rows,
+                                                           max_positions, cache));
+  }
+  FATHOM_RETURN_IF_ERROR(LoadWeights(checkpoint, options));
   FATHOM_ASSIGN_OR_RETURN(model_,
                           Model::Create(checkpoint, *backend_, max_rows, max_positions, upload));
-  DeviceMemory& memory = backend_->memory();
   if (!memory.host_readable()) {
     FATHOM_ASSIGN_OR_RETURN(const MemoryState state, memory.State());
     weights_.device = state.name;
     weights_.device_bytes = model_->weights().moved_bytes();
+    weights_.pinned_bytes = model_->weights().pinned_bytes();
     // Zeros in place of lost bytes would be on the device by now.
-    return checkpoint.CheckFiles();
+    FATHOM_RETURN_IF_ERROR(checkpoint.CheckFiles());
+  } else if (options.weights == WeightsMode::kMmap) {
+    SetUpPrefetch();
   }
-  if (options.weights == WeightsMode::kMmap) SetUpPrefetch();
+  return StartRecord(options);
+}
+
+Status LocalModel::StartRecord(const LocalEngineOptions& options) {
+  if (options.record_expert_use.empty()) return OkStatus();
+  FATHOM_RETURN_IF_ERROR(model_->CountExpertUse());
+  record_ = options.record_expert_use;
   return OkStatus();
 }
 
+Result<ExpertPlacement> LocalModel::PlaceExperts(const ModelConfig& config,
+                                                 const LocalEngineOptions& options, int max_rows,
+                                                 int64_t max_positions, const CacheDemand& cache) {
+  FATHOM_RETURN_IF_ERROR(CheckDeviceBudget(options.cache_budget));
+  ExpertUse use(config);
+  if (!options.expert_profile.empty()) {
+    FATHOM_ASSIGN_OR_RETURN(use, ReadExpertUse(options.expert_profile, config));
+  }
+  MemoryDemand demand;
+  demand.backend = backend_->name();
+  demand.max_rows = max_rows;
+  demand.max_positions = max_positions;
+  demand.cache_bytes = cache.wanted_bytes;
+  demand.least_cache_bytes = cache.least_bytes;
+  demand.offload = options.expert_offload;
+  demand.counts_experts = !options.record_expert_use.empty();
+  MemoryBudget budget;
+  FATHOM_ASSIGN_OR_RETURN(budget.device, backend_->memory().State());
+  budget.usable_bytes = UsableDeviceBytes(options.cache_budget, budget.device);
+  budget.limit_bytes =
+      options.cache_budget.bytes > 0 ? budget.device.free_bytes : budget.usable_bytes;
+  if (DeviceMemory* const pinned = PinnedMemoryOf(*backend_); pinned != nullptr) {
+    budget.has_pinned_memory = true;
+    FATHOM_ASSIGN_OR_RETURN(const MemoryState host, pinned->State());
+    if (host.free_bytes > 0) budget.host_bytes = host.free_bytes;
+  }
+  FATHOM_ASSIGN_OR_RETURN(weights_.plan, PlanMemory(config, demand, budget));
+  return ExpertPlacement(use, weights_.plan->num_host_experts);
+}
+
 Status LocalModel::LoadWeights(Checkpoint& checkpoint, const LocalEngineOptions& options) {
-  FATHOM_RETURN_IF_ERROR(CheckWeightsFit(options, DemandOf(options, checkpoint)));
+  if (backend_->memory().host_readable()) {
+    FATHOM_RETURN_IF_ERROR(CheckWeightsFit(options, DemandOf(options, checkpoint)));
+  }
   WeightsReport& report = weights_;
   report.mode = options.weights;
   report.bytes = checkpoint.total_bytes();

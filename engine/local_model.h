@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -14,6 +16,7 @@
 #include "base/parallel.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/local_engine_options.h"
+#include "engine/memory_plan.h"
 #include "model/model.h"
 
 namespace fathom {
@@ -45,9 +48,12 @@ struct WeightsReport {
   int64_t huge_page_bytes = 0;   // with kHugePages, what the system gave
   std::string huge_page_policy;  // with kHugePages: HugePagePolicy()
   int num_nodes = 1;             // that threads and copied weights are shared out to
-  // Of a backend whose memory is not the host's: what it is called, and what of its files is there.
+  // Of a backend whose memory is not the host's: what it is called, what of the files is there, and
+  // what of them in memory of the host that it reads.
   std::string device;
   int64_t device_bytes = 0;
+  int64_t pinned_bytes = 0;
+  std::optional<MemoryPlan> plan;  // what was expected of it
 };
 
 // Memory that weights take beside their mapped files.
@@ -61,16 +67,32 @@ WeightDemand DemandOf(const LocalEngineOptions& options, const Checkpoint& check
 // available. Where the system does not say how much that is, it may.
 Status CheckWeightsFit(const LocalEngineOptions& options, const WeightDemand& demand);
 
+// Memory of a device that is for a cache beside the model.
+struct CacheDemand {
+  int64_t wanted_bytes = 0;  // what experts leave the device for, where the options let them
+  int64_t least_bytes = 0;   // without which nothing is loaded
+};
+
+// All of it for `num_sequences` of up to `length` tokens, in the options' formats.
+Result<CacheDemand> CacheDemandOf(const ModelConfig& config, const LocalEngineOptions& options,
+                                  int64_t num_sequences, int64_t length);
+
 class LocalModel {
  public:
+  // Writes the record of experts, where the options ask for one; a failure is told on standard
+  // error.
+  ~LocalModel();
+
   // Copies `checkpoint`'s weights or reads them ahead, as the options say. It must outlive the
   // model. Weights that are to be in a device's memory are copied there instead. Installs the
   // process's fault guard, so that files that go away meanwhile are an error. Steps of up to
-  // `max_rows` tokens, sequences of up to `max_positions`. Errors also as CheckWeightsFit and
-  // Checkpoint::CopyToMemory.
+  // `max_rows` tokens, sequences of up to `max_positions`. What does not fit into a device beside
+  // `cache` is refused before anything is copied. Errors also as CheckWeightsFit, PlanMemory,
+  // ReadExpertUse and Checkpoint::CopyToMemory.
   static Result<std::unique_ptr<LocalModel>> Load(Checkpoint& checkpoint,
                                                   const LocalEngineOptions& options, int max_rows,
-                                                  int64_t max_positions);
+                                                  int64_t max_positions,
+                                                  const CacheDemand& cache = {});
   // With threads as this placement says, in place of what the options and the machine make of it.
   static Result<std::unique_ptr<LocalModel>> Load(Checkpoint& checkpoint,
                                                   const LocalEngineOptions& options, int max_rows,
@@ -79,7 +101,7 @@ class LocalModel {
   // backend, then weights and model.
   static Result<std::unique_ptr<LocalModel>> Open(const LocalEngineOptions& options);
   Status LoadModel(Checkpoint& checkpoint, const LocalEngineOptions& options, int max_rows,
-                   int64_t max_positions);
+                   int64_t max_positions, const CacheDemand& cache = {});
 
   [[nodiscard]] ThreadPool& pool() { return pool_; }
   [[nodiscard]] Backend& backend() { return *backend_; }
@@ -92,11 +114,17 @@ class LocalModel {
                                                   ThreadPlacement placement);
   Status LoadWeights(Checkpoint& checkpoint, const LocalEngineOptions& options);
   void SetUpPrefetch();
+  // Where a device's experts lie. `config` is the checkpoint's.
+  Result<ExpertPlacement> PlaceExperts(const ModelConfig& config, const LocalEngineOptions& options,
+                                       int max_rows, int64_t max_positions,
+                                       const CacheDemand& cache);
+  Status StartRecord(const LocalEngineOptions& options);
 
   ThreadPool pool_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
   WeightsReport weights_;
+  std::filesystem::path record_;  // empty: none is kept
 };
 
 }  // namespace fathom

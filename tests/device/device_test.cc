@@ -273,7 +273,8 @@ TEST(DeviceEngine, BudgetsThatDoNotFitAreRefusedWithTheSizes) {
   };
   LocalEngineOptions options = OnDevice(int64_t{64} << 20);
   options.cache_budget.bytes = int64_t{64} << 20;
-  EXPECT_THAT(refused(options), AllOf(HasSubstr("kv-cache-memory-bytes 67108864"), HasSubstr("guarded memory has")));
+  EXPECT_THAT(refused(options), AllOf(HasSubstr("0.07 GB; "), HasSubstr("--kv-cache-memory-bytes"),
+                                      HasSubstr("guarded memory has")));
   options.cache_budget.bytes = 0;
   options.cache_budget.device_share = 0.01;
   EXPECT_THAT(refused(options),

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -94,6 +95,53 @@ Status GuardedBackend::Synchronize() {
   CountInexactEntries(reference_.num_inexact_entries() - inexact_told_);
   inexact_told_ = reference_.num_inexact_entries();
   return std::exchange(failure_, OkStatus());
+}
+
+Status CountedPinnedMemory::CopyIn(std::byte* to, std::span<const std::byte> from) {
+  if (!from.empty()) std::memcpy(to, from.data(), from.size());
+  return OkStatus();
+}
+
+Status CountedPinnedMemory::CopyOut(std::span<std::byte> to, const std::byte* from) {
+  if (!to.empty()) std::memcpy(to.data(), from, to.size());
+  return OkStatus();
+}
+
+Status CountedPinnedMemory::CopyWithin(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+  return OkStatus();
+}
+
+Result<MemoryState> CountedPinnedMemory::State() const {
+  int64_t used = 0;
+  for (const auto& [data, bytes] : buffers_) used += bytes;
+  return MemoryState{"host memory", total_bytes_, total_bytes_ - used};
+}
+
+bool CountedPinnedMemory::Holds(const void* data) const {
+  const auto* const at = static_cast<const std::byte*>(data);
+  for (const auto& [begin, bytes] : buffers_) {
+    if (at >= begin && at < begin + bytes) return true;
+  }
+  return false;
+}
+
+Result<std::byte*> CountedPinnedMemory::AllocateBytes(int64_t bytes) {
+  FATHOM_ASSIGN_OR_RETURN(const MemoryState state, State());
+  if (bytes > state.free_bytes) {
+    return OutOfMemory("pinned memory of " + std::to_string(bytes) + " bytes");
+  }
+  const int64_t padded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  auto* const data = static_cast<std::byte*>(
+      std::aligned_alloc(static_cast<size_t>(kAlignment), static_cast<size_t>(padded)));
+  if (data == nullptr) return OutOfMemory("pinned memory: the system has none");
+  buffers_[data] = bytes;
+  return data;
+}
+
+void CountedPinnedMemory::FreeBytes(std::byte* data) {
+  FATHOM_CHECK(buffers_.erase(data) == 1, "a buffer of this memory");
+  std::free(data);
 }
 
 }  // namespace fathom

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 
+#include "backend/pinned_memory.h"
 #include "backend/reference/reference_backend.h"
 
 namespace fathom {
@@ -27,6 +28,7 @@ class GuardedMemory final : public DeviceMemory {
   [[nodiscard]] int64_t bytes_out() const { return bytes_out_; }
   [[nodiscard]] int64_t copies_within() const { return copies_within_; }
   [[nodiscard]] int64_t largest_copy_out() const { return largest_copy_out_; }
+  [[nodiscard]] int64_t num_buffers() const { return static_cast<int64_t>(buffers_.size()); }
 
   // Lets the host reach the buffers while it lives.
   class Access {
@@ -56,7 +58,7 @@ class GuardedMemory final : public DeviceMemory {
   int64_t bytes_in_ = 0, bytes_out_ = 0, copies_within_ = 0, largest_copy_out_ = 0;
 };
 
-class GuardedBackend final : public Backend {
+class GuardedBackend : public Backend {
  public:
   explicit GuardedBackend(Numerics numerics, int64_t memory_bytes = int64_t{1} << 40)
       : Backend(numerics), reference_(numerics), memory_(memory_bytes) {}
@@ -111,6 +113,41 @@ class GuardedBackend final : public Backend {
   int num_steps_ = 0;
   int num_waits_ = 0;
   int64_t inexact_told_ = 0;
+};
+
+// Memory of the host that this device reads: anybody's, but counted and at an end.
+class CountedPinnedMemory final : public DeviceMemory {
+ public:
+  explicit CountedPinnedMemory(int64_t total_bytes) : total_bytes_(total_bytes) {}
+
+  Status CopyIn(std::byte* to, std::span<const std::byte> from) override;
+  Status CopyOut(std::span<std::byte> to, const std::byte* from) override;
+  Status CopyWithin(std::byte* to, const std::byte* from, int64_t bytes) override;
+  [[nodiscard]] bool host_readable() const override { return true; }
+  [[nodiscard]] Result<MemoryState> State() const override;
+  // Whether the byte lies in one of the buffers.
+  [[nodiscard]] bool Holds(const void* data) const;
+
+ protected:
+  Result<std::byte*> AllocateBytes(int64_t bytes) override;
+  void FreeBytes(std::byte* data) override;
+
+ private:
+  const int64_t total_bytes_;
+  std::map<std::byte*, int64_t> buffers_;
+};
+
+// The same with pinned memory, as the CUDA backend has it.
+class OffloadingBackend final : public GuardedBackend, public HasPinnedMemory {
+ public:
+  OffloadingBackend(Numerics numerics, int64_t memory_bytes, int64_t pinned_bytes)
+      : GuardedBackend(numerics, memory_bytes), pinned_(pinned_bytes) {}
+
+  [[nodiscard]] std::string_view name() const override { return "offloading"; }
+  [[nodiscard]] CountedPinnedMemory& pinned_memory() override { return pinned_; }
+
+ private:
+  CountedPinnedMemory pinned_;
 };
 
 }  // namespace fathom
