@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "cli/arguments.h"
 #include "cli/command.h"
 #include "cli/numbers.h"
 #include "cli/plan_output.h"
@@ -22,7 +23,8 @@ struct Options {
   std::vector<std::string> lengths;
   std::string attention_dtype = "auto";
   std::string indexer_dtype = "auto";
-  std::string cache_bytes, max_model_len, max_num_seqs, gpu;
+  std::string cache_bytes, max_model_len, max_num_seqs, gpu, expert_offload;
+  int max_batched_tokens = PlanOptions{}.max_batched_tokens;
   double memory_share = PlanOptions{}.memory_share;
   bool no_mtp = false;
   bool json = false;
@@ -55,6 +57,10 @@ Result<PlanOptions> Parse(const Options& o) {
   if (!o.gpu.empty()) {
     FATHOM_ASSIGN_OR_RETURN(plan.card, FindCard(o.gpu));
   }
+  if (!o.expert_offload.empty()) {
+    FATHOM_ASSIGN_OR_RETURN(plan.expert_offload, ParseExpertOffload(o.expert_offload));
+  }
+  plan.max_batched_tokens = o.max_batched_tokens;
   plan.memory_share = o.memory_share;
   plan.mtp = !o.no_mtp;
   return plan;
@@ -99,18 +105,29 @@ void AddPlanCommand(CLI::App& app, Action& action) {
                       "Longest sequence (default: the model's limit)");
   command->add_option("--max-num-seqs", o->max_num_seqs,
                       "Sequences of that length to have room for at once (default: 1)");
-  command->add_option("--gpu", o->gpu, "Set weights and cache against a card, as in h200");
+  command->add_option("--gpu", o->gpu,
+                      "Lay the model out on a card, as in h200, as the loader would");
   command
       ->add_option("--gpu-memory-utilization", o->memory_share,
-                   "Share of the card for weights and cache")
+                   "Share of the card for weights, activations and cache")
       ->check(CLI::Range(0.01, 1.0))
       ->capture_default_str();
+  CLI::Option* const gpu = command->get_option("--gpu");
+  command
+      ->add_option("--max-num-batched-tokens", o->max_batched_tokens,
+                   "Tokens of a step on the card")
+      ->transform(Count(1, 65536))
+      ->capture_default_str()
+      ->needs(gpu);
+  AddExpertOffloadOption(*command, o->expert_offload);
+  command->get_option("--expert-offload")->needs(gpu);
   command->add_flag("--no-mtp", o->no_mtp, "Leave out MTP blocks");
   command->add_flag("--json", o->json, "Print one JSON object");
   command->footer(
       "Examples:\n"
       "  fathom plan flash\n"
       "  fathom plan pro --gpu h200 --lengths 64K,1M\n"
+      "  fathom plan flash --gpu h200 --max-model-len 128K --expert-offload 40\n"
       "  fathom plan DIR/config.json --kv-cache-memory-bytes 20G --max-num-seqs 8 --json");
   command->callback([o, &action] {
     const Result<PlanOptions> plan = Parse(*o);

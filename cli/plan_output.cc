@@ -140,11 +140,11 @@ void PrintWeights(std::ostream& out, const PlanReport& report) {
 std::string_view WhyNot(const CardPlan& plan) {
   if (!HasCudaBackend()) return "this build computes on the CPU only";
   if (!plan.card.has_kernels) return "there are kernels for Hopper cards only";
-  if (plan.host_bytes > 0 || plan.left_bytes <= 0) return "all weights must fit on the card";
+  if (plan.memory.cache_bytes <= 0) return "weights and steps leave no room for a cache";
   return {};
 }
 
-void PrintCard(std::ostream& out, const ModelConfig& config, const PlanReport& report) {
+void PrintCard(std::ostream& out, const PlanReport& report) {
   const CardPlan& plan = *report.card;
   out << fmt::format("\n{}: {} ({}), {:.0f} % of it used: {}\n", plan.card.title,
                      HumanBytes(plan.card.memory_bytes),
@@ -153,17 +153,24 @@ void PrintCard(std::ostream& out, const ModelConfig& config, const PlanReport& r
   const auto line = [&](std::string_view what, int64_t bytes) {
     out << fmt::format("  {:<54}{:>12}\n", what, HumanBytes(bytes));
   };
-  line("weights other than routed experts", plan.fixed_bytes);
-  line(fmt::format("routed experts on the card, {} of {} in each layer", plan.num_experts_on_card,
-                   config.num_experts),
-       plan.num_experts_on_card * plan.expert_bytes);
-  line("routed experts that leave it for host memory", plan.host_bytes);
-  line("left for the cache", plan.left_bytes);
-  if (plan.left_bytes >= 0 && report.options.cache_bytes.value_or(0) > plan.left_bytes) {
-    out << fmt::format("  That is less than the {} asked for.\n",
-                       HumanBytes(*report.options.cache_bytes));
+  const MemoryPlan& memory = plan.memory;
+  line("weights other than routed experts", memory.weights.fixed_bytes);
+  line(fmt::format("routed experts on the card, {} of {}", WithCommas(memory.num_device_experts()),
+                   WithCommas(memory.weights.num_experts)),
+       plan.device_expert_bytes());
+  line(fmt::format("steps of up to {} tokens", WithCommas(report.options.max_batched_tokens)),
+       memory.step_bytes);
+  line("left for the cache", memory.cache_bytes);
+  line("routed experts in page-locked host memory", memory.host_weight_bytes);
+  const int64_t wanted = report.options.cache_bytes.value_or(0);
+  if (memory.cache_bytes >= 0 && wanted > memory.cache_bytes) {
+    out << fmt::format("  That is less cache than the {} asked for.\n", HumanBytes(wanted));
   }
-  if (plan.left_bytes < 0) out << "  The card is too small even without routed experts.\n";
+  if (memory.cache_bytes < 0) {
+    out << (memory.num_device_experts() == 0
+                ? "  The card is too small even without routed experts.\n"
+                : "  The card is too small with as many routed experts.\n");
+  }
   const std::string_view why_not = WhyNot(plan);
   out << fmt::format("  Arithmetic only{}{}.\n", why_not.empty() ? "" : ": ", why_not);
 }
@@ -258,7 +265,7 @@ void PrintPlan(std::ostream& out, const std::string& model, const ModelConfig& c
   PrintPages(out, report.planner);
   PrintLengths(out, report);
   PrintWeights(out, report);
-  if (report.card) PrintCard(out, config, report);
+  if (report.card) PrintCard(out, report);
   if (report.cache_bytes) PrintCache(out, report);
 }
 
@@ -288,12 +295,13 @@ std::string PlanJson(const std::string& model, const ModelConfig& config,
                    {"memory_bytes", plan.card.memory_bytes},
                    {"measured", plan.card.measured},
                    {"usable_bytes", plan.usable_bytes},
-                   {"fixed_weight_bytes", plan.fixed_bytes},
-                   {"experts_per_layer", config.num_experts},
-                   {"experts_per_layer_on_gpu", plan.num_experts_on_card},
-                   {"expert_bytes_on_gpu", plan.num_experts_on_card * plan.expert_bytes},
-                   {"expert_bytes_on_host", plan.host_bytes},
-                   {"left_bytes", plan.left_bytes},
+                   {"fixed_weight_bytes", plan.memory.weights.fixed_bytes},
+                   {"experts", plan.memory.weights.num_experts},
+                   {"experts_on_gpu", plan.memory.num_device_experts()},
+                   {"expert_bytes_on_gpu", plan.device_expert_bytes()},
+                   {"expert_bytes_on_host", plan.memory.host_weight_bytes},
+                   {"step_bytes", plan.memory.step_bytes},
+                   {"left_bytes", plan.memory.cache_bytes},
                    {"runs_in_this_build", WhyNot(plan).empty()}};
     if (const std::string_view why_not = WhyNot(plan); !why_not.empty()) {
       json["gpu"]["why_not"] = why_not;

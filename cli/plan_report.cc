@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cli/numbers.h"
+#include "engine/cache_sizing.h"
 #include "engine/sequence_runner.h"
 
 namespace fathom::cli {
@@ -35,30 +36,26 @@ Status Complete(const ModelConfig& config, PlanOptions& options) {
   return CheckCacheDTypes(options.dtypes, exact ? Numerics::kExact : Numerics::kOfficial);
 }
 
-CardPlan PlanCard(const PlanReport& report, int num_experts) {
+CardPlan PlanCard(const ModelConfig& config, const PlanReport& report) {
   const PlanOptions& options = report.options;
   CardPlan plan;
   plan.card = *options.card;
-  plan.usable_bytes =
-      static_cast<int64_t>(static_cast<double>(plan.card.memory_bytes) * options.memory_share);
-  int64_t routed = 0;
-  for (const PartBytes& part : report.weights) {
-    const auto bytes = static_cast<int64_t>(part.main_bytes + part.mtp_bytes);
-    (part.part == Part::kRoutedExperts ? routed : plan.fixed_bytes) += bytes;
-  }
-  plan.expert_bytes = routed / num_experts;
-  // The cache comes first: experts can be computed elsewhere, entries cannot.
-  const int64_t cache = options.cache_bytes.value_or(
+  MemoryBudget budget;
+  budget.device = {std::string(plan.card.title), plan.card.memory_bytes, plan.card.memory_bytes};
+  CacheBudget share;
+  share.device_share = options.memory_share;
+  plan.usable_bytes = UsableDeviceBytes(share, budget.device);
+  budget.usable_bytes = budget.limit_bytes = plan.usable_bytes;
+  budget.has_pinned_memory = true;
+  MemoryDemand demand;
+  demand.backend = "cuda";
+  demand.max_rows = options.max_batched_tokens;
+  demand.max_positions = options.max_model_len;
+  // The cache comes first: experts can lie elsewhere, entries cannot.
+  demand.cache_bytes = options.cache_bytes.value_or(
       report.planner.BytesFor(options.max_num_seqs, options.max_model_len));
-  const int64_t room = plan.usable_bytes - plan.fixed_bytes - cache;
-  // Geometries too narrow for an fp4 group have experts without a byte.
-  plan.num_experts_on_card =
-      plan.expert_bytes == 0
-          ? num_experts
-          : static_cast<int>(std::clamp<int64_t>(room / plan.expert_bytes, 0, num_experts));
-  plan.host_bytes = (num_experts - plan.num_experts_on_card) * plan.expert_bytes;
-  plan.left_bytes =
-      plan.usable_bytes - plan.fixed_bytes - plan.num_experts_on_card * plan.expert_bytes;
+  demand.offload = options.expert_offload;
+  plan.memory = LayOutMemory(config, demand, budget);
   return plan;
 }
 
@@ -83,6 +80,7 @@ LengthPlan PlanLength(const ModelConfig& config, const PlanReport& report, int64
 
 Result<PlanReport> MakePlan(const ModelConfig& config, PlanOptions options) {
   FATHOM_RETURN_IF_ERROR(Complete(config, options));
+  if (options.card) options.mtp = false;
   PlanReport report{
       CachePlanner(CacheLayout(CacheGeometryOf(config, options.mtp), options.dtypes))};
   report.weights = InventoryOf(config);
@@ -92,8 +90,8 @@ Result<PlanReport> MakePlan(const ModelConfig& config, PlanOptions options) {
   report.options = std::move(options);
   report.cache_bytes = report.options.cache_bytes;
   if (report.options.card) {
-    report.card = PlanCard(report, config.num_experts);
-    const int64_t left = std::max<int64_t>(report.card->left_bytes, 0);
+    report.card = PlanCard(config, report);
+    const int64_t left = std::max<int64_t>(report.card->memory.cache_bytes, 0);
     report.cache_bytes = std::min(report.options.cache_bytes.value_or(left), left);
   }
   if (report.cache_bytes) {

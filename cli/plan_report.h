@@ -13,18 +13,22 @@
 #include "checkpoint/config.h"
 #include "checkpoint/inventory.h"
 #include "cli/cards.h"
+#include "engine/memory_plan.h"
 
 namespace fathom::cli {
 
 struct PlanOptions {
   std::vector<int64_t> lengths;  // empty: a few usual ones up to the model length
   CacheDTypes dtypes;
-  bool mtp = true;                     // count MTP blocks where the config has some
+  // Count MTP blocks where the config has some; not with a card, where they are not loaded.
+  bool mtp = true;
   int64_t max_model_len = 0;           // 0: the config's
   int64_t max_num_seqs = 1;            // sequences of max_model_len to have room for
   std::optional<int64_t> cache_bytes;  // memory set aside for the cache
   std::optional<Card> card;
-  double memory_share = 0.92;  // of the card; the rest is for activations and the driver
+  double memory_share = 0.92;    // of the card; the rest is for the driver and code
+  int max_batched_tokens = 512;  // of a step, on the card
+  ExpertOffload expert_offload;  // from the card
 };
 
 // The formats that lengths are compared in.
@@ -46,15 +50,15 @@ struct LengthPlan {
   int64_t num_fitting = 0;  // sequences that fit into PlanReport::cache_bytes
 };
 
-// Weights on a card. Experts leave it evenly: as many of each layer.
+// A model on a card, as the loader lays it out (engine/memory_plan.h).
 struct CardPlan {
   Card card;
-  int64_t usable_bytes = 0;     // share of its memory
-  int64_t fixed_bytes = 0;      // weights that stay: all but routed experts
-  int64_t expert_bytes = 0;     // one routed expert of every layer
-  int num_experts_on_card = 0;  // of each layer
-  int64_t host_bytes = 0;       // routed experts that leave the card
-  int64_t left_bytes = 0;       // of usable_bytes, below 0 when the fixed weights alone don't fit
+  int64_t usable_bytes = 0;  // share of its memory
+  MemoryPlan memory;         // its cache_bytes are what is left of usable_bytes
+
+  [[nodiscard]] int64_t device_expert_bytes() const {
+    return memory.num_device_experts() * memory.weights.expert_bytes;
+  }
 };
 
 struct PlanReport {

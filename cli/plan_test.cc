@@ -12,6 +12,7 @@
 #include "cli/numbers.h"
 #include "cli/plan_output.h"
 #include "cli/plan_report.h"
+#include "engine/cuda_factory.h"
 
 namespace fathom::cli {
 namespace {
@@ -102,44 +103,56 @@ TEST(PlanReport, ExpertsLeaveTheCardOnlyAsFarAsTheyMust) {
   options.card = *FindCard("h200");
   const PlanReport flash = Plan("flash", options);
   const CardPlan& plan = *flash.card;
-  const PartBytes all = Total(flash.weights);
+  const MemoryPlan& memory = plan.memory;
   EXPECT_EQ(plan.usable_bytes, int64_t{137592879185});
-  EXPECT_EQ(plan.fixed_bytes + 256 * plan.expert_bytes,
-            static_cast<int64_t>(all.main_bytes + all.mtp_bytes));
-  EXPECT_EQ(plan.host_bytes, (256 - plan.num_experts_on_card) * plan.expert_bytes);
-  EXPECT_EQ(plan.fixed_bytes + plan.num_experts_on_card * plan.expert_bytes + plan.left_bytes,
-            plan.usable_bytes);
-  // One sequence of a million tokens has room; with one expert more per layer it had not.
+  EXPECT_EQ(memory.weights.num_experts, 43 * 256);
+  EXPECT_EQ(memory.num_device_experts() + memory.num_host_experts, 43 * 256);
+  EXPECT_EQ(memory.device_weight_bytes + memory.step_bytes + memory.cache_bytes, plan.usable_bytes);
+  // The loader leaves MTP blocks behind, and so does the plan.
+  EXPECT_EQ(Total(flash.weights).mtp_bytes, 0U);
+  // One sequence of a million tokens has room; with one expert more, and the rounding of a buffer,
+  // it had not.
   const int64_t cache = flash.planner.BytesFor(1, 1048576);
-  EXPECT_GE(plan.left_bytes, cache);
-  EXPECT_LT(plan.left_bytes - plan.expert_bytes, cache);
-  EXPECT_EQ(*flash.cache_bytes, plan.left_bytes);
+  EXPECT_GE(memory.cache_bytes, cache);
+  EXPECT_LT(memory.cache_bytes - memory.weights.expert_bytes - (int64_t{4} << 20), cache);
+  EXPECT_EQ(*flash.cache_bytes, memory.cache_bytes);
   EXPECT_EQ(flash.max_fitting_length, 1048576);
   EXPECT_GE(flash.lengths.back().num_fitting, 1);
 
   // A cache of given size moves experts, and is what sequences fit into.
   options.cache_bytes = int64_t{60} << 30;
   const PlanReport given = Plan("flash", options);
-  EXPECT_LT(given.card->num_experts_on_card, plan.num_experts_on_card);
+  EXPECT_GT(given.card->memory.num_host_experts, memory.num_host_experts);
   EXPECT_EQ(*given.cache_bytes, int64_t{60} << 30);
-  EXPECT_GE(given.card->left_bytes, int64_t{60} << 30);
+  EXPECT_GE(given.card->memory.cache_bytes, int64_t{60} << 30);
+
+  // So do bytes that the user has leave, and larger steps.
+  options.cache_bytes.reset();
+  options.expert_offload = {true, int64_t{80} << 30};
+  const PlanReport outside = Plan("flash", options);
+  EXPECT_LE(outside.card->memory.host_weight_bytes, int64_t{80} << 30);
+  EXPECT_GT(outside.card->memory.cache_bytes, memory.cache_bytes);
+  options.max_batched_tokens = 8192;
+  EXPECT_GT(Plan("flash", options).card->memory.step_bytes, outside.card->memory.step_bytes);
+  options.expert_offload = {};
+  options.max_batched_tokens = 512;
 
   // One that has no place even without experts is cut to what has.
   options.cache_bytes = int64_t{500} << 30;
   const PlanReport cut = Plan("flash", options);
-  EXPECT_EQ(cut.card->num_experts_on_card, 0);
-  EXPECT_EQ(*cut.cache_bytes, cut.card->left_bytes);
+  EXPECT_EQ(cut.card->memory.num_device_experts(), 0);
+  EXPECT_EQ(*cut.cache_bytes, cut.card->memory.cache_bytes);
   std::ostringstream text;
   PrintPlan(text, "flash", Preset("flash"), cut);
-  EXPECT_THAT(text.str(), HasSubstr("less than the 500.0 GiB asked for"));
+  EXPECT_THAT(text.str(), HasSubstr("less cache than the 500.0 GiB asked for"));
 }
 
 TEST(PlanReport, AModelThatFitsLeavesTheRestToTheCache) {
   PlanOptions options;
   options.card = *FindCard("b200");
   const PlanReport flash = Plan("flash", options);
-  EXPECT_EQ(flash.card->num_experts_on_card, 256);
-  EXPECT_EQ(flash.card->host_bytes, 0);
+  EXPECT_EQ(flash.card->memory.num_host_experts, 0);
+  EXPECT_EQ(flash.card->memory.host_weight_bytes, 0);
   EXPECT_GT(*flash.cache_bytes, int64_t{15} << 30);
 }
 
@@ -147,8 +160,8 @@ TEST(PlanReport, ACardThatIsTooSmallSaysSo) {
   PlanOptions options;
   options.card = *FindCard("rtx-4090");
   const PlanReport pro = Plan("pro", options);
-  EXPECT_EQ(pro.card->num_experts_on_card, 0);
-  EXPECT_LT(pro.card->left_bytes, 0);
+  EXPECT_EQ(pro.card->memory.num_device_experts(), 0);
+  EXPECT_LT(pro.card->memory.cache_bytes, 0);
   EXPECT_EQ(*pro.cache_bytes, 0);
   EXPECT_EQ(pro.max_fitting_length, 0);
   for (const LengthPlan& length : pro.lengths) EXPECT_EQ(length.num_fitting, 0);
@@ -156,6 +169,12 @@ TEST(PlanReport, ACardThatIsTooSmallSaysSo) {
   PrintPlan(text, "pro", Preset("pro"), pro);
   EXPECT_THAT(text.str(), HasSubstr("too small even without routed experts"));
   EXPECT_THAT(text.str(), HasSubstr("cannot have a single token"));
+  // With few experts outside it is too small for another reason.
+  options.card = *FindCard("h100");
+  options.expert_offload = {true, 0};
+  std::ostringstream none;
+  PrintPlan(none, "flash", Preset("flash"), Plan("flash", options));
+  EXPECT_THAT(none.str(), HasSubstr("too small with as many routed experts"));
 }
 
 TEST(PlanReport, WithoutMtpItsWindowAndWeightsAreGone) {
@@ -220,7 +239,9 @@ Ran Fathom(const std::string& arguments) {
 }
 
 TEST(PlanCommand, JsonHasThePublishedNumbers) {
-  const Ran ran = Fathom("plan flash --gpu h200 --lengths 4096,64K,1M --max-num-seqs 2 --json");
+  const Ran ran = Fathom(
+      "plan flash --lengths 4096,64K,1M --max-num-seqs 2"
+      " --kv-cache-memory-bytes 20G --json");
   ASSERT_EQ(ran.status, 0) << ran.output;
   const nlohmann::json json = nlohmann::json::parse(ran.output, nullptr, false);
   ASSERT_TRUE(json.is_object()) << ran.output;
@@ -239,10 +260,23 @@ TEST(PlanCommand, JsonHasThePublishedNumbers) {
   EXPECT_EQ(million["entry_bytes"][2]["bytes"], 3688172544);
   EXPECT_EQ(million["stored_bytes"]["state"], 12206080);
   EXPECT_GE(million["sequences_that_fit"], 2);
-  EXPECT_EQ(json["gpu"]["name"], "h200");
-  EXPECT_EQ(json["gpu"]["runs_in_this_build"], false);  // experts would have to leave the card
   EXPECT_EQ(json["weights"].size(), 6U);
   EXPECT_EQ(json["cache_memory"]["longest_for_max_num_seqs"], 1048576);
+}
+
+TEST(PlanCommand, JsonHasTheCard) {
+  const Ran ran = Fathom("plan flash --gpu h200 --max-num-seqs 2 --expert-offload 20 --json");
+  ASSERT_EQ(ran.status, 0) << ran.output;
+  const nlohmann::json json = nlohmann::json::parse(ran.output, nullptr, false);
+  ASSERT_TRUE(json.is_object()) << ran.output;
+  const nlohmann::json& gpu = json["gpu"];
+  EXPECT_EQ(gpu["name"], "h200");
+  EXPECT_EQ(gpu["runs_in_this_build"], HasCudaBackend());
+  EXPECT_EQ(gpu["experts"], 43 * 256);
+  EXPECT_EQ(gpu["expert_bytes_on_host"], (int64_t{20} << 30) / 13369344 * 13369344);
+  EXPECT_GT(gpu["step_bytes"], 0);
+  EXPECT_GT(gpu["left_bytes"], 0);
+  EXPECT_EQ(json["layers"]["mtp"], 0);
 }
 
 TEST(PlanCommand, TablesForAConfigFileADirectoryAndTheBundledModel) {
@@ -280,6 +314,9 @@ TEST(PlanCommand, MistakesAreNamed) {
       {"plan flash --max-model-len 1G0", 2, "--max-model-len '1G0'"},
       {"plan flash --gpu-memory-utilization 1.5", 2, "--gpu-memory-utilization"},
       {"plan flash --gpus 8", 2, "--gpus"},
+      {"plan flash --gpu h200 --expert-offload some", 2, "neither auto nor a number of GiB"},
+      {"plan flash --expert-offload 20", 2, "--gpu"},
+      {"plan flash --max-num-batched-tokens 20", 2, "--gpu"},
       {"plan flash --lengths 2M", 1, "2,097,152"},
       {"plan flash --indexer-cache-dtype fp32", 1, "fp32 is for both"},
       {"plan flush", 1, "no preset (fathom-nano, flash"},
