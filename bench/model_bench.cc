@@ -9,7 +9,7 @@
 #include "base/parallel.h"
 #include "bench/direct_batch.h"
 #include "bench/long_sequence.h"
-#include "bench/machine_limits.h"
+#include "bench/make_limits.h"
 #include "bench/step_bytes.h"
 #include "bench/workload.h"
 #include "engine/sequence_runner.h"
@@ -17,7 +17,14 @@
 namespace fathom::bench {
 namespace {
 
-int64_t StepsInAll(const ModelBenchOptions& o) { return int64_t{o.num_steps} * o.repeats; }
+// Whoever watches a device's steps brings every layer's values to the host and is no part of a
+// speed: there a repetition more, which is not timed, counts the bytes of each line.
+bool CountsApart(const ModelBenchOptions& o) { return o.engine.backend == "cuda"; }
+int FirstRepeat(const ModelBenchOptions& o) { return CountsApart(o) ? -1 : 0; }
+
+int64_t StepsInAll(const ModelBenchOptions& o) {
+  return int64_t{o.num_steps} * (o.repeats - FirstRepeat(o));
+}
 
 // Positions that the longest sequence of each part needs.
 int64_t LongestAlone(const ModelBenchOptions& o) {
@@ -90,7 +97,7 @@ ReportTable Table(const char* name, const char* first) {
 
 class ModelBench {
  public:
-  ModelBench(Model& model, const CachePlanner& planner, MachineLimits& limits,
+  ModelBench(Model& model, const CachePlanner& planner, Limits& limits,
              const ModelBenchOptions& options)
       : model_(model),
         config_(model.config()),
@@ -104,12 +111,12 @@ class ModelBench {
     ReportTable table = Table("prefill", "prompt_tokens");
     FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<SequenceRunner> runner, NewRunner());
     // Once without measuring: memory that is touched for the first time, threads that wake up.
-    FATHOM_RETURN_IF_ERROR(OnePrompt(*runner, std::min(o_.prefill[0], Chunk()), nullptr));
+    FATHOM_RETURN_IF_ERROR(OnePrompt(*runner, std::min(o_.prefill[0], Chunk()), 0, nullptr));
     for (const int64_t length : o_.prefill) {
       Measurement m;
-      for (int repeat = 0; repeat < o_.repeats; ++repeat) {
+      for (int repeat = FirstRepeat(o_); repeat < o_.repeats; ++repeat) {
         FATHOM_RETURN_IF_ERROR(MeasureRead(m));
-        FATHOM_RETURN_IF_ERROR(OnePrompt(*runner, length, &m));
+        FATHOM_RETURN_IF_ERROR(OnePrompt(*runner, length, repeat, &m));
       }
       FATHOM_RETURN_IF_ERROR(AddRow(length, m, table).status());
     }
@@ -127,18 +134,19 @@ class ModelBench {
       FATHOM_RETURN_IF_ERROR(sequence.GoTo(context - 1));
       FATHOM_RETURN_IF_ERROR(sequence.Decode().status());  // not measured: the first at this depth
       Measurement m;
-      for (int repeat = 0; repeat < o_.repeats; ++repeat) {
+      for (int repeat = FirstRepeat(o_); repeat < o_.repeats; ++repeat) {
         FATHOM_RETURN_IF_ERROR(MeasureRead(m));
         double ms = 0.0;
         for (int step = 0; step < o_.num_steps; ++step) {
           bytes_.BeginStep();
           const int64_t position = runner->length();
-          FATHOM_ASSIGN_OR_RETURN(const double step_ms, sequence.Decode(&bytes_));
+          FATHOM_ASSIGN_OR_RETURN(const double step_ms, sequence.Decode(Observer(repeat)));
           ms += step_ms;
+          if (!Counts(repeat)) continue;
           Count(1, true, m);
           m.cache_bytes += bytes_.CacheBytes(position, 1);
         }
-        m.tokens_per_s.push_back(o_.num_steps * 1e3 / ms);
+        if (repeat >= 0) m.tokens_per_s.push_back(o_.num_steps * 1e3 / ms);
       }
       FATHOM_ASSIGN_OR_RETURN(const double speed, AddRow(context, m, table));
       if (context == 512) at_512 = speed;
@@ -154,7 +162,8 @@ class ModelBench {
   Status Batches(Report& report) {
     const int most = o_.batches.back();
     const int64_t cache_bytes = planner_.BytesFor(most, LongestTogether(o_));
-    if (const int64_t free = FreeHostMemory(); free > 0 && cache_bytes > free) {
+    FATHOM_ASSIGN_OR_RETURN(const int64_t free, FreeMemory());
+    if (free > 0 && cache_bytes > free) {
       return OutOfMemory("the caches of " + std::to_string(most) + " answers need " +
                          std::to_string(cache_bytes) + " bytes, the free memory is " +
                          std::to_string(free) + "; lower --batch or --batch-context");
@@ -175,20 +184,23 @@ class ModelBench {
     append(most);
     std::vector<Measurement> measurements(o_.batches.size());
     // In turns, so that a disturbance meets all sizes and contexts grow alike.
-    for (int repeat = 0; repeat < o_.repeats; ++repeat) {
+    for (int repeat = FirstRepeat(o_); repeat < o_.repeats; ++repeat) {
       for (size_t b = 0; b < o_.batches.size(); ++b) {
         const int n = o_.batches[b];
         Measurement& m = measurements[b];
         FATHOM_RETURN_IF_ERROR(MeasureRead(m));
         double sum_ms = 0.0;
         for (int step = 0; step < o_.num_steps; ++step) {
-          for (int i = 0; i < n; ++i) m.cache_bytes += bytes_.CacheBytes(batch->length(i), 1);
+          for (int i = 0; i < n && Counts(repeat); ++i) {
+            m.cache_bytes += bytes_.CacheBytes(batch->length(i), 1);
+          }
           bytes_.BeginStep();
-          FATHOM_RETURN_IF_ERROR(batch->Step(n, &ms, &bytes_));
+          FATHOM_RETURN_IF_ERROR(batch->Step(n, &ms, Observer(repeat)));
           sum_ms += ms;
-          Count(n, true, m);
+          if (Counts(repeat)) Count(n, true, m);
           append(n);
         }
+        if (repeat < 0) continue;
         m.tokens_per_s.push_back(int64_t{n} * o_.num_steps * 1e3 / sum_ms);
       }
     }
@@ -207,7 +219,18 @@ class ModelBench {
                                   o_.engine.cache_dtypes);
   }
 
-  Status OnePrompt(SequenceRunner& runner, int64_t length, Measurement* m) {
+  // Repetitions from 0 on are timed.
+  [[nodiscard]] bool Counts(int repeat) const { return !CountsApart(o_) || repeat < 0; }
+  ForwardObserver* Observer(int repeat) { return Counts(repeat) ? &bytes_ : nullptr; }
+  // Of what has the cache; 0 where the system does not say.
+  Result<int64_t> FreeMemory() {
+    DeviceMemory& memory = model_.backend().memory();
+    if (memory.host_readable()) return FreeHostMemory();
+    FATHOM_ASSIGN_OR_RETURN(const MemoryState state, memory.State());
+    return state.free_bytes;
+  }
+
+  Status OnePrompt(SequenceRunner& runner, int64_t length, int repeat, Measurement* m) {
     runner.Clear();
     const std::vector<TokenId> tokens = SyntheticTokens(0, length, config_.vocab_size);
     double ms = 0.0;
@@ -219,13 +242,15 @@ class ModelBench {
       FATHOM_RETURN_IF_ERROR(
           runner.Step(std::span(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(n)),
                       last ? SequenceRunner::Logits::kLast : SequenceRunner::Logits::kNone,
-                      last ? std::span<float>(logits_) : std::span<float>(), &bytes_));
+                      last ? std::span<float>(logits_) : std::span<float>(), Observer(repeat)));
       ms += MillisecondsSince(start);
-      if (m == nullptr) continue;
+      if (m == nullptr || !Counts(repeat)) continue;
       Count(n, last, *m);
       m->cache_bytes += bytes_.CacheBytes(begin, n);
     }
-    if (m != nullptr) m->tokens_per_s.push_back(static_cast<double>(length) * 1e3 / ms);
+    if (m != nullptr && repeat >= 0) {
+      m->tokens_per_s.push_back(static_cast<double>(length) * 1e3 / ms);
+    }
     return OkStatus();
   }
 
@@ -261,60 +286,90 @@ class ModelBench {
   Model& model_;
   const ModelConfig& config_;
   const CachePlanner& planner_;
-  MachineLimits& limits_;
+  Limits& limits_;
   const ModelBenchOptions& o_;
   StepBytes bytes_;
   std::vector<float> logits_;
 };
 
-}  // namespace
+// Where weights lie, in words.
+std::string DescribeWeights(const WeightsReport& weights) {
+  if (!weights.device.empty()) return "copied to " + weights.device;
+  return std::string(WeightsModeName(weights.mode)) +
+         (weights.exceed_memory ? ", larger than the available memory" : "");
+}
 
-Result<Report> BenchModel(const std::filesystem::path& model, const ModelBenchOptions& o) {
-  if (o.engine.backend == "cuda") {
-    return Unimplemented(
-        "--backend cuda: the limits that this benchmark sets speeds against are the host's; fathom "
-        "bench streams and context measure models on a GPU");
-  }
-  FATHOM_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(model));
+// What a device was expected to have taken by the model, and what it has.
+void DescribeMemory(const WeightsReport& weights, int64_t used_bytes, Report& report) {
+  if (!weights.plan) return;
+  const MemoryPlan& plan = *weights.plan;
+  const int64_t planned = plan.device_weight_bytes + plan.step_bytes;
+  report.summary.insert(
+      report.summary.end(),
+      {{"device_bytes_planned", planned},
+       {"device_bytes_used", used_bytes},
+       {"used_over_planned", static_cast<double>(used_bytes) / static_cast<double>(planned)},
+       {"device_weight_bytes", weights.device_bytes},
+       {"host_expert_bytes_planned", plan.host_weight_bytes},
+       {"host_expert_bytes", weights.pinned_bytes},
+       {"experts_on_host", plan.num_host_experts},
+       {"experts", plan.weights.num_experts}});
+}
+
+Result<Report> Bench(Checkpoint& checkpoint, const std::string& name, const ModelBenchOptions& o) {
   const ModelConfig& config = checkpoint.config();
   FATHOM_RETURN_IF_ERROR(Check(config, o));
   const int threads = o.engine.num_threads > 0 ? o.engine.num_threads : DefaultThreadCount();
-  const int max_rows =
-      std::max(o.engine.max_batched_tokens, o.batches.empty() ? 1 : o.batches.back());
-  const int64_t longest =
-      std::max(LongestAlone(o), o.batches.empty() ? int64_t{0} : LongestTogether(o));
-  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<LocalModel> loaded,
-                          LocalModel::Load(checkpoint, o.engine, max_rows, longest));
-  const WeightsReport& weights = loaded->weights();
+  const int most_together = o.batches.empty() ? 0 : o.batches.back();
+  const int max_rows = std::max(o.engine.max_batched_tokens, most_together);
+  const int64_t together = o.batches.empty() ? 0 : LongestTogether(o);
   FATHOM_ASSIGN_OR_RETURN(const CachePlanner planner,
                           PlannerFor(config, o.engine.numerics, o.engine.cache_dtypes));
-  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<MachineLimits> limits,
-                          MachineLimits::Create(threads));
+  // The parts' caches come one after the other.
+  const int64_t cache_bytes =
+      std::max(planner.BytesFor(1, LongestAlone(o)), planner.BytesFor(most_together, together));
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<LocalModel> loaded, LocalModel::Open(o.engine));
+  DeviceMemory& memory = loaded->backend().memory();
+  FATHOM_ASSIGN_OR_RETURN(const MemoryState before, memory.State());
+  FATHOM_RETURN_IF_ERROR(loaded->LoadModel(checkpoint, o.engine, max_rows,
+                                           std::max(LongestAlone(o), together),
+                                           {cache_bytes, cache_bytes}));
+  FATHOM_ASSIGN_OR_RETURN(const MemoryState after, memory.State());
+  const WeightsReport& weights = loaded->weights();
+  const bool on_host = memory.host_readable();
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Limits> limits, MakeLimits(on_host, threads));
   Report report;
   report.bench = "model";
   report.conditions = MachineConditions();
-  report.conditions.insert(
-      report.conditions.end(),
-      {{"model", model.filename().string()},
-       {"weight_bytes", static_cast<int64_t>(checkpoint.total_bytes())},
-       {"weights", std::string(WeightsModeName(weights.mode)) +
-                       (weights.exceed_memory ? ", larger than the available memory" : "")},
-       {"huge_page_bytes", weights.huge_page_bytes},
-       {"memory_nodes", int64_t{weights.num_nodes}},
-       {"backend", o.engine.backend},
-       {"threads", int64_t{threads}},
-       {"chunk_tokens", int64_t{o.engine.max_batched_tokens}},
-       {"batch_context_tokens", o.batch_context},
-       {"computed_tokens", o.computed_tokens},
-       {"steps_per_repetition", int64_t{o.num_steps}},
-       {"repetitions", int64_t{o.repeats}},
-       {"read_buffer_bytes", limits->buffer_bytes()}});
+  report.conditions.insert(report.conditions.end(),
+                           {{"model", name},
+                            {"layers", int64_t{config.num_layers}},
+                            {"weight_bytes", static_cast<int64_t>(checkpoint.total_bytes())},
+                            {"weights", DescribeWeights(weights)},
+                            {"huge_page_bytes", weights.huge_page_bytes},
+                            {"memory_nodes", int64_t{weights.num_nodes}},
+                            {"backend", o.engine.backend},
+                            {"threads", int64_t{threads}},
+                            {"chunk_tokens", int64_t{o.engine.max_batched_tokens}},
+                            {"batch_context_tokens", o.batch_context},
+                            {"computed_tokens", o.computed_tokens},
+                            {"steps_per_repetition", int64_t{o.num_steps}},
+                            {"repetitions", int64_t{o.repeats}},
+                            {"read_buffer_bytes", limits->buffer_bytes()}});
+  DescribeMemory(weights, before.free_bytes - after.free_bytes, report);
   ModelBench bench(loaded->model(), planner, *limits, o);
   if (!o.prefill.empty()) FATHOM_RETURN_IF_ERROR(bench.Prefill(report));
   if (!o.contexts.empty()) FATHOM_RETURN_IF_ERROR(bench.Contexts(report));
   if (!o.batches.empty()) FATHOM_RETURN_IF_ERROR(bench.Batches(report));
   report.tables.push_back(limits->Table());
   return report;
+}
+
+}  // namespace
+
+Result<Report> BenchModel(const std::filesystem::path& model, const ModelBenchOptions& o) {
+  FATHOM_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(model));
+  return Bench(checkpoint, model.filename().string(), o);
 }
 
 }  // namespace fathom::bench

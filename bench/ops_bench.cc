@@ -6,8 +6,7 @@
 #include <utility>
 
 #include "base/parallel.h"
-#include "bench/device_limits.h"
-#include "bench/machine_limits.h"
+#include "bench/make_limits.h"
 #include "bench/op_cases.h"
 #include "bench/workload.h"
 #include "engine/engine_core.h"
@@ -95,13 +94,6 @@ Result<std::vector<double>> Time(const OpCase& op, Backend& backend, const OpsBe
     micros.push_back(ms * 1e3 / calls);
   }
   return micros;
-}
-
-// Of what the backend computes on.
-Result<std::unique_ptr<Limits>> MakeLimits(bool on_host, int threads) {
-  if (!on_host) return MakeDeviceLimits();
-  FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<MachineLimits> limits, MachineLimits::Create(threads));
-  return std::unique_ptr<Limits>(std::move(limits));
 }
 
 }  // namespace

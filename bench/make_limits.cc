@@ -1,0 +1,16 @@
+#include "bench/make_limits.h"
+
+#include <utility>
+
+#include "bench/device_limits.h"
+#include "bench/machine_limits.h"
+
+namespace fathom::bench {
+
+Result<std::unique_ptr<Limits>> MakeLimits(bool on_host, int threads) {
+  if (!on_host) return MakeDeviceLimits();
+  FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<MachineLimits> limits, MachineLimits::Create(threads));
+  return std::unique_ptr<Limits>(std::move(limits));
+}
+
+}  // namespace fathom::bench
