@@ -293,8 +293,11 @@ class ModelBench {
 };
 
 // Where weights lie, in words.
-std::string DescribeWeights(const WeightsReport& weights) {
-  if (!weights.device.empty()) return "copied to " + weights.device;
+std::string DescribeWeights(const WeightsReport& weights, bool is_synthetic) {
+  if (!weights.device.empty()) {
+    return (is_synthetic ? "made on " : "copied to ") + weights.device;
+  }
+  if (is_synthetic) return "made in memory";
   return std::string(WeightsModeName(weights.mode)) +
          (weights.exceed_memory ? ", larger than the available memory" : "");
 }
@@ -345,7 +348,7 @@ Result<Report> Bench(Checkpoint& checkpoint, const std::string& name, const Mode
                            {{"model", name},
                             {"layers", int64_t{config.num_layers}},
                             {"weight_bytes", static_cast<int64_t>(checkpoint.total_bytes())},
-                            {"weights", DescribeWeights(weights)},
+                            {"weights", DescribeWeights(weights, checkpoint.is_synthetic())},
                             {"huge_page_bytes", weights.huge_page_bytes},
                             {"memory_nodes", int64_t{weights.num_nodes}},
                             {"backend", o.engine.backend},
@@ -370,6 +373,17 @@ Result<Report> Bench(Checkpoint& checkpoint, const std::string& name, const Mode
 Result<Report> BenchModel(const std::filesystem::path& model, const ModelBenchOptions& o) {
   FATHOM_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(model));
   return Bench(checkpoint, model.filename().string(), o);
+}
+
+Result<Report> BenchModel(const SyntheticModel& model, const ModelBenchOptions& o) {
+  if (o.engine.weights != WeightsMode::kMmap) {
+    return InvalidArgument("--weights " + std::string(WeightsModeName(o.engine.weights)) +
+                           ": synthetic weights are made in memory, there is nothing to copy");
+  }
+  ModelConfig config = model.config;
+  config.mtp_compress_ratios.clear();
+  FATHOM_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Synthetic(config, model.seed));
+  return Bench(checkpoint, model.name + ", synthetic, seed " + std::to_string(model.seed), o);
 }
 
 }  // namespace fathom::bench

@@ -7,10 +7,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "bench/report.h"
+#include "checkpoint/config.h"
 #include "engine/engine_core.h"
 
 namespace fathom::bench {
@@ -27,8 +29,18 @@ struct ModelBenchOptions {
   int repeats = 5;
 };
 
+// Weights that are made where they are used (Checkpoint::Synthetic), for models without files.
+struct SyntheticModel {
+  std::string name;    // of the config, for the report
+  ModelConfig config;  // MTP blocks are left out
+  uint64_t seed = 1;
+};
+
 // kInvalidArgument for lengths beyond the model's positions, and for contexts nearer to each other
 // than the steps of a measurement; kOutOfMemory where caches need more than is free.
 Result<Report> BenchModel(const std::filesystem::path& model, const ModelBenchOptions& options);
+// The same with such weights; on a device the report also sets the memory that the model takes
+// against the plan's. kInvalidArgument for --weights other than mmap, since nothing is copied.
+Result<Report> BenchModel(const SyntheticModel& model, const ModelBenchOptions& options);
 
 }  // namespace fathom::bench

@@ -17,7 +17,8 @@ struct Checkpoint::Impl {
   ModelConfig config;
   std::vector<SafetensorsFile> files;  // empty once the tensors are copied
   std::vector<CheckpointFile> file_list;
-  AnonymousMemory memory;             // of copied tensors
+  AnonymousMemory memory;  // of copied and synthetic tensors
+  std::optional<uint64_t> synthetic_seed;
   std::vector<StoredTensor> tensors;  // sorted by name
   std::vector<std::string> notes;
   uint64_t total_bytes = 0;
@@ -236,6 +237,67 @@ Result<Checkpoint> Checkpoint::Open(const std::filesystem::path& directory) {
   Checkpoint checkpoint(std::move(impl));
   FATHOM_RETURN_IF_ERROR(checkpoint.CheckFiles());
   return checkpoint;
+}
+
+Result<Checkpoint> Checkpoint::Synthetic(const ModelConfig& config, uint64_t seed) {
+  auto impl = std::make_unique<Impl>();
+  impl->config = config;
+  std::vector<ExpectedTensor> expected = ExpectedTensors(config);
+  std::sort(expected.begin(), expected.end(),
+            [](const ExpectedTensor& a, const ExpectedTensor& b) { return a.name < b.name; });
+  constexpr size_t kTensorAlignment = 64;
+  size_t bytes = 0;
+  for (const ExpectedTensor& tensor : expected) {
+    bytes += (tensor.bytes() + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+  }
+  FATHOM_ASSIGN_OR_RETURN(impl->memory, AnonymousMemory::Create(bytes, /*huge_pages=*/false));
+  size_t begin = 0;
+  for (ExpectedTensor& tensor : expected) {
+    const std::span<std::byte> data = impl->memory.bytes().subspan(begin, tensor.bytes());
+    begin += (data.size() + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+    if (tensor.shape.size() == 1) SyntheticTensor(config, tensor, seed).Fill(0, data);
+    impl->total_bytes += data.size();
+    impl->tensors.push_back({std::move(tensor.name), tensor.dtype, std::move(tensor.shape), data});
+  }
+  impl->synthetic_seed = seed;
+  return Checkpoint(std::move(impl));
+}
+
+bool Checkpoint::is_synthetic() const { return impl_->synthetic_seed.has_value(); }
+
+std::optional<SyntheticTensor> Checkpoint::SyntheticAt(const std::byte* data) const {
+  if (!is_synthetic()) return {};
+  // Tensors lie in order of name.
+  auto found = std::lower_bound(
+      impl_->tensors.begin(), impl_->tensors.end(), data,
+      [](const StoredTensor& tensor, const std::byte* at) { return tensor.data.data() < at; });
+  while (found != impl_->tensors.end() && found->data.empty()) ++found;
+  if (found == impl_->tensors.end() || found->data.data() != data || found->shape.size() == 1) {
+    return {};
+  }
+  return SyntheticTensor(impl_->config, {found->name, found->dtype, found->shape},
+                         *impl_->synthetic_seed);
+}
+
+void Checkpoint::MakeTensors(ThreadPool& pool,
+                             const std::function<void(uint64_t, uint64_t)>& progress) {
+  // Parts of one tensor on all threads: most bytes are in large ones.
+  constexpr uint64_t kPartBytes = uint64_t{1} << 20;
+  uint64_t done = 0;
+  std::byte* const memory = impl_->memory.bytes().data();
+  for (const StoredTensor& tensor : impl_->tensors) {
+    if (const auto source = SyntheticAt(tensor.data.data())) {
+      const std::span<std::byte> out(memory + (tensor.data.data() - memory), tensor.data.size());
+      const uint64_t part = kPartBytes / source->unit_bytes() * source->unit_bytes();
+      const auto parts = static_cast<int64_t>((out.size() + part - 1) / part);
+      pool.ParallelFor(parts, [&](int64_t i) {
+        const uint64_t begin = static_cast<uint64_t>(i) * part;
+        source->Fill(begin, out.subspan(begin, std::min<uint64_t>(part, out.size() - begin)));
+      });
+    }
+    done += tensor.data.size();
+    progress(done, impl_->total_bytes);
+  }
 }
 
 Checkpoint::Checkpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

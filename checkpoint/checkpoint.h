@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,7 @@
 #include "base/status.h"
 #include "checkpoint/config.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/synth_tensor.h"
 #include "checkpoint/weight_memory.h"
 
 namespace fathom {
@@ -36,6 +38,20 @@ class Checkpoint {
   // `directory` holds config.json and model.safetensors, or shards with
   // model.safetensors.index.json.
   static Result<Checkpoint> Open(const std::filesystem::path& directory);
+
+  // The checkpoint that `fathom synth` would write for this config and seed, without files. Its
+  // tensors have addresses, but only those of one dimension (norms, biases) have their bytes there;
+  // the others read as zeros, take no memory, and are made by MakeTensors() or, elsewhere, from
+  // SyntheticAt(). kOutOfMemory when there are no addresses for them.
+  static Result<Checkpoint> Synthetic(const ModelConfig& config, uint64_t seed);
+  [[nodiscard]] bool is_synthetic() const;
+  // What the tensor is made of whose data begins at `data`; nothing where that is no tensor of a
+  // synthetic checkpoint whose bytes are missing.
+  [[nodiscard]] std::optional<SyntheticTensor> SyntheticAt(const std::byte* data) const;
+  // Makes all bytes of a synthetic checkpoint in its own memory, on all threads. The caller has
+  // compared total_bytes() with the memory that is free.
+  void MakeTensors(ThreadPool& pool,
+                   const std::function<void(uint64_t done, uint64_t total)>& progress);
 
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 #include <vector>
 
@@ -12,7 +13,6 @@
 namespace fathom {
 namespace {
 
-constexpr double kCopyLean = 1.2;  // added to the diagonal of the mixing matrix's logits
 // Scales are 2^(e - 1), 2^e, 2^e, 2^(e + 1) with equal weight: root mean square 1.25 * 2^e.
 constexpr std::array<int, 4> kScaleSteps = {-1, 0, 0, 1};
 constexpr double kScaleRms = 1.25;
@@ -22,59 +22,16 @@ constexpr double kFp8Deviation = 128.0;
 constexpr double kFp4Deviation = 2.8;
 constexpr int64_t kBlock = 128;
 
-uint64_t Mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
-}
-// Draw `counter` of the stream `key`: SplitMix64, entered anywhere.
-uint64_t Random(uint64_t key, uint64_t counter) {
-  return Mix(key + (counter + 1) * 0x9E3779B97F4A7C15u);
-}
-
 uint64_t KeyOf(uint64_t seed, std::string_view name) {
   uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
-  return Mix(hash ^ Mix(seed + 0x9E3779B97F4A7C15u));
+  return FillMix(hash ^ FillMix(seed + 0x9E3779B97F4A7C15u));
 }
 
-// Quantiles of |N(0, 1)| at (i + 1/2) / 4096. The density is integrated with sums and products
-// alone: exp and erf differ in their last bits from one C library to the next.
-constexpr size_t kNumQuantiles = 4096;
-std::array<float, kNumQuantiles> MakeQuantiles() {
-  constexpr int kStepsPerUnit = 4096;
-  constexpr int kSteps = 5 * kStepsPerUnit;
-  std::vector<double> cumulative = {0.0};
-  for (int step = 0; step < kSteps; ++step) {
-    const double x = (step + 0.5) / kStepsPerUnit;
-    double density = 1.0 - x * x / 2.0 / 65536.0;
-    for (int i = 0; i < 16; ++i) density *= density;  // (1 - y/n)^n is close to exp(-y)
-    cumulative.push_back(cumulative.back() + density);
-  }
-  std::array<float, kNumQuantiles> quantiles{};
-  size_t step = 0;
-  for (size_t i = 0; i < kNumQuantiles; ++i) {
-    const double wanted = (static_cast<double>(i) + 0.5) / kNumQuantiles * cumulative.back();
-    while (cumulative[step + 1] < wanted) ++step;
-    const double part = (wanted - cumulative[step]) / (cumulative[step + 1] - cumulative[step]);
-    quantiles[i] = static_cast<float>((static_cast<double>(step) + part) / kStepsPerUnit);
-  }
-  return quantiles;
-}
-const std::array<float, kNumQuantiles>& Quantiles() {
-  static const std::array<float, kNumQuantiles> kQuantiles = MakeQuantiles();
-  return kQuantiles;
-}
-
-// 12 bits of magnitude and a sign.
-double NormalFromBits(uint16_t bits) {
-  const double magnitude = Quantiles()[bits & (kNumQuantiles - 1)];
-  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
-}
-// The same from 7 bits and a sign, for the tables of codes.
+// N(0, 1) from 7 bits and a sign, for the tables of codes.
 double NormalFromByte(size_t byte) {
   const auto magnitude = static_cast<uint16_t>((byte & 127) * 32 + 16);
-  return NormalFromBits(static_cast<uint16_t>(magnitude | (byte & 128) << 8));
+  return NormalFromBits(FillQuantiles(), static_cast<uint16_t>(magnitude | (byte & 128) << 8));
 }
 
 // What a quantised matrix is made of: values deviation * N(0, 1) in codes, times 2^exponent.
@@ -130,42 +87,43 @@ Numbers NumbersOf(std::string_view name, const std::vector<int64_t>& shape) {
 }  // namespace
 
 SyntheticTensor::SyntheticTensor(const ModelConfig& config, const ExpectedTensor& tensor,
-                                 uint64_t seed)
-    : key_(KeyOf(seed, tensor.name)) {
+                                 uint64_t seed) {
+  recipe_.key = KeyOf(seed, tensor.name);
   const std::string_view name = tensor.name;
   const bool is_expert = Contains(name, ".experts.");
   const std::string_view matrix = name.substr(0, name.rfind('.'));
   switch (tensor.dtype) {
     case DType::kF8E4M3: {
-      kind_ = Kind::kBytes;
+      recipe_.kind = Kind::kBytes;
       // The width as its scales know it.
       const int64_t in = (tensor.shape.back() + kBlock - 1) / kBlock * kBlock;
       const Quantised q = Quantise(Fp8Gain(matrix), in, kFp8Deviation);
-      for (size_t i = 0; i < table_.size(); ++i) {
-        table_[i] = FloatToE4m3(static_cast<float>(q.deviation * NormalFromByte(i)));
+      for (size_t i = 0; i < std::size(recipe_.table); ++i) {
+        recipe_.table[i] = FloatToE4m3(static_cast<float>(q.deviation * NormalFromByte(i)));
       }
       break;
     }
     case DType::kI8: {
-      kind_ = Kind::kNibbles;
+      recipe_.kind = Kind::kNibbles;
       const Quantised q = Quantise(Fp4Gain(matrix, config), tensor.shape.back() * 2, kFp4Deviation);
-      for (size_t i = 0; i < table_.size(); ++i) {
-        table_[i] = FloatToE2m1(static_cast<float>(q.deviation * NormalFromByte(i)));
+      for (size_t i = 0; i < std::size(recipe_.table); ++i) {
+        recipe_.table[i] = FloatToE2m1(static_cast<float>(q.deviation * NormalFromByte(i)));
       }
       break;
     }
     case DType::kF8E8M0: {
-      kind_ = Kind::kBytes;
+      recipe_.kind = Kind::kBytes;
       const Quantised q =
           is_expert ? Quantise(Fp4Gain(matrix, config), tensor.shape.back() * 32, kFp4Deviation)
                     : Quantise(Fp8Gain(matrix), tensor.shape.back() * kBlock, kFp8Deviation);
-      for (size_t i = 0; i < table_.size(); ++i) {
-        table_[i] = static_cast<uint8_t>(std::clamp(127 + q.exponent + kScaleSteps[i & 3], 1, 254));
+      for (size_t i = 0; i < std::size(recipe_.table); ++i) {
+        recipe_.table[i] =
+            static_cast<uint8_t>(std::clamp(127 + q.exponent + kScaleSteps[i & 3], 1, 254));
       }
       break;
     }
     case DType::kI64:
-      kind_ = Kind::kExpertTable;
+      recipe_.kind = Kind::kExpertTable;
       num_experts_ = config.num_experts;
       experts_per_token_ = static_cast<int>(tensor.shape.back());
       unit_bytes_ = sizeof(int64_t) * static_cast<uint64_t>(experts_per_token_);
@@ -173,43 +131,34 @@ SyntheticTensor::SyntheticTensor(const ModelConfig& config, const ExpectedTensor
     default: {
       FATHOM_CHECK(tensor.dtype == DType::kF32 || tensor.dtype == DType::kBF16,
                    "no recipe for " + tensor.name);
-      is_bf16_ = tensor.dtype == DType::kBF16;
+      recipe_.is_bf16 = tensor.dtype == DType::kBF16;
       Numbers numbers = NumbersOf(name, tensor.shape);
       if (name.ends_with("attn_sink")) {
-        kind_ = Kind::kUniform;
+        recipe_.kind = Kind::kUniform;
         numbers = {2.0, 2.0};
       } else if (name.starts_with("hc_") || Contains(name, ".hc_")) {
         if (name.ends_with("_scale")) {
-          kind_ = Kind::kUniform;
+          recipe_.kind = Kind::kUniform;
           numbers = {0.75, 0.25};
         }
-        if (name.ends_with("attn_base") || name.ends_with("ffn_base")) num_copies_ = config.hc_mult;
+        if (name.ends_with("attn_base") || name.ends_with("ffn_base"))
+          recipe_.num_copies = config.hc_mult;
       }
-      mean_ = numbers.mean;
-      spread_ = numbers.spread;
+      recipe_.mean = numbers.mean;
+      recipe_.spread = numbers.spread;
     }
   }
 }
 
-double SyntheticTensor::Number(uint64_t index, uint16_t bits) const {
-  if (kind_ == Kind::kUniform) return mean_ + spread_ * ((bits + 0.5) / 32768.0 - 1.0);
-  double value = mean_ + spread_ * NormalFromBits(bits);
-  if (num_copies_ > 0) {
-    // [pre | post | matrix], hc + hc + hc * hc values.
-    const auto copies = static_cast<uint64_t>(num_copies_);
-    if (index >= 2 * copies && (index - 2 * copies) % (copies + 1) == 0) value += kCopyLean;
-  }
-  return value;
-}
-
 void SyntheticTensor::FillNumbers(uint64_t begin, std::span<std::byte> out) const {
-  const size_t size = is_bf16_ ? sizeof(uint16_t) : sizeof(float);
+  const size_t size = recipe_.is_bf16 ? sizeof(uint16_t) : sizeof(float);
   const uint64_t first = begin / size;  // a multiple of 4: one draw makes four numbers
+  const float* const quantiles = FillQuantiles();
   uint64_t draw = 0;
   for (size_t i = 0; i < out.size() / size; ++i) {
-    draw = i % 4 == 0 ? Random(key_, (first + i) / 4) : draw >> 16;
-    const auto value = static_cast<float>(Number(first + i, static_cast<uint16_t>(draw)));
-    if (is_bf16_) {
+    draw = i % 4 == 0 ? FillRandom(recipe_.key, (first + i) / 4) : draw >> 16;
+    const auto value = FillNumber(recipe_, quantiles, first + i, static_cast<uint16_t>(draw));
+    if (recipe_.is_bf16) {
       const uint16_t bits = FloatToBf16(value);
       std::memcpy(out.data() + i * size, &bits, size);
     } else {
@@ -220,19 +169,19 @@ void SyntheticTensor::FillNumbers(uint64_t begin, std::span<std::byte> out) cons
 
 void SyntheticTensor::FillBytes(uint64_t begin, std::span<std::byte> out) const {
   for (size_t i = 0; i < out.size(); i += 8) {
-    uint64_t draw = Random(key_, (begin + i) / 8);
+    uint64_t draw = FillRandom(recipe_.key, (begin + i) / 8);
     const size_t n = std::min<size_t>(8, out.size() - i);
-    for (size_t j = 0; j < n; ++j, draw >>= 8) out[i + j] = std::byte{table_[draw & 255]};
+    for (size_t j = 0; j < n; ++j, draw >>= 8) out[i + j] = std::byte{recipe_.table[draw & 255]};
   }
 }
 
 void SyntheticTensor::FillNibbles(uint64_t begin, std::span<std::byte> out) const {
   for (size_t i = 0; i < out.size(); i += 4) {
-    uint64_t draw = Random(key_, (begin + i) / 4);
+    uint64_t draw = FillRandom(recipe_.key, (begin + i) / 4);
     const size_t n = std::min<size_t>(4, out.size() - i);
     for (size_t j = 0; j < n; ++j, draw >>= 16) {
-      const unsigned low = table_[draw & 255];
-      const unsigned high = table_[draw >> 8 & 255];
+      const unsigned low = recipe_.table[draw & 255];
+      const unsigned high = recipe_.table[draw >> 8 & 255];
       out[i + j] = static_cast<std::byte>(low | high << 4);
     }
   }
@@ -246,10 +195,10 @@ void SyntheticTensor::FillExperts(uint64_t begin, std::span<std::byte> out) cons
                "the config's limits hold");
   for (size_t i = 0; i < out.size() / unit_bytes_; ++i) {
     // Draws that repeat an expert are thrown away; each row has a stream of its own.
-    const uint64_t row_key = Random(key_, first_row + i);
+    const uint64_t row_key = FillRandom(recipe_.key, first_row + i);
     uint64_t counter = 0;
     for (size_t n = 0; n < per_token;) {
-      const uint64_t draw = Random(row_key, counter++) >> 32;
+      const uint64_t draw = FillRandom(row_key, counter++) >> 32;
       row[n] = static_cast<int64_t>(draw * static_cast<uint64_t>(num_experts_) >> 32);
       const auto* const end = row.data() + n;
       if (std::find(static_cast<const int64_t*>(row.data()), end, row[n]) == end) ++n;
@@ -260,7 +209,7 @@ void SyntheticTensor::FillExperts(uint64_t begin, std::span<std::byte> out) cons
 
 void SyntheticTensor::Fill(uint64_t begin, std::span<std::byte> out) const {
   FATHOM_CHECK(begin % unit_bytes_ == 0, "parts begin at whole units");
-  switch (kind_) {
+  switch (recipe_.kind) {
     case Kind::kNormal:
     case Kind::kUniform:
       return FillNumbers(begin, out);

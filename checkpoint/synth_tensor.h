@@ -1,8 +1,8 @@
 // SyntheticTensor: the random bytes of one tensor, any part of them at any time.
 //
 // Values come from a counter: byte i of a tensor is a function of (seed, native name, geometry, i)
-// and of nothing else, so parts may be made by any thread in any order. Only additions, products,
-// divisions and square roots are used, which every machine rounds alike.
+// and of nothing else, so parts may be made by any thread in any order (base/fill_recipe.h). Only
+// additions, products, divisions and square roots are used, which every machine rounds alike.
 //
 // The distributions keep a random model's activations in the range of a trained one: matrices have
 // about unit gain, what is added to the residual stream is a fraction of it, routing and index
@@ -10,11 +10,11 @@
 // Immutable; any thread may call.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "base/fill_recipe.h"
 #include "checkpoint/catalogue.h"
 #include "checkpoint/config.h"
 
@@ -30,31 +30,24 @@ class SyntheticTensor {
   // The bytes from `begin` on; whole units, except for the last part of the tensor.
   void Fill(uint64_t begin, std::span<std::byte> out) const;
 
+  // What makes the same bytes elsewhere (FillWord); nullptr for tables of expert ids, which only
+  // Fill() makes.
+  [[nodiscard]] const FillRecipe* recipe() const {
+    return recipe_.kind == Kind::kExpertTable ? nullptr : &recipe_;
+  }
+
  private:
-  enum class Kind {
-    kNormal,      // F32 or BF16: mean + spread * N(0, 1)
-    kUniform,     // F32: mean +- spread
-    kBytes,       // a table of 256 bytes: fp8 codes, scales
-    kNibbles,     // packed fp4 codes
-    kExpertTable  // K different expert ids per row
-  };
+  using Kind = FillRecipe::Kind;
 
   void FillNumbers(uint64_t begin, std::span<std::byte> out) const;
   void FillBytes(uint64_t begin, std::span<std::byte> out) const;
   void FillNibbles(uint64_t begin, std::span<std::byte> out) const;
   void FillExperts(uint64_t begin, std::span<std::byte> out) const;
-  [[nodiscard]] double Number(uint64_t index, uint16_t bits) const;
 
-  Kind kind_ = Kind::kNormal;
-  uint64_t key_ = 0;
+  FillRecipe recipe_;
   uint64_t unit_bytes_ = 32;
-  bool is_bf16_ = false;
-  double mean_ = 0.0;
-  double spread_ = 0.0;
-  int num_copies_ = 0;  // of hc_*_base: the mixing matrix leans to its diagonal; else 0
   int num_experts_ = 0;
   int experts_per_token_ = 0;
-  std::array<uint8_t, 256> table_{};
 };
 
 }  // namespace fathom

@@ -4,6 +4,8 @@
 #include <iostream>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "bench/cache_bench.h"
 #include "bench/context_bench.h"
@@ -18,6 +20,7 @@
 #include "cli/loaded_model.h"
 #include "cli/numbers.h"
 #include "cli/preset.h"
+#include "cli/progress.h"
 
 namespace fathom::cli {
 namespace {
@@ -213,11 +216,43 @@ void AddContext(CLI::App& bench, Action& action) {
   });
 }
 
+// The first `layers` layers of a config, all where it is 0.
+Result<ModelConfig> FirstLayers(ModelConfig config, int layers) {
+  if (layers == 0) return config;
+  if (layers > config.num_layers) {
+    return InvalidArgument("--layers " + std::to_string(layers) + ": the model has " +
+                           std::to_string(config.num_layers));
+  }
+  config.num_layers = layers;
+  config.num_hash_layers = std::min(config.num_hash_layers, layers);
+  config.compress_ratios.resize(static_cast<size_t>(layers));
+  return config;
+}
+
+Result<Report> BenchSynthetic(const EngineOptions& engine, const std::string& name, int layers,
+                              uint64_t seed, bench::ModelBenchOptions& options) {
+  FATHOM_ASSIGN_OR_RETURN(options.engine, ToEngineOptions(engine.model, engine.cache));
+  bench::SyntheticModel model;
+  FATHOM_ASSIGN_OR_RETURN(model.config, ReadConfig(name));
+  FATHOM_ASSIGN_OR_RETURN(model.config, FirstLayers(std::move(model.config), layers));
+  model.name = name;
+  model.seed = seed;
+  std::optional<ProgressBar> progress(std::in_place, "making weights");
+  options.engine.load_progress = [&](uint64_t done, uint64_t total) {
+    if (progress) progress->Update(done, total);
+    if (done == total) progress.reset();
+  };
+  return BenchModel(model, options);
+}
+
 void AddModel(CLI::App& bench, Action& action) {
   struct Options {
     EngineOptions engine;
     bench::ModelBenchOptions bench;
     std::vector<std::string> parts;
+    std::string synthetic;  // empty: weights of --model
+    int layers = 0;         // 0: all
+    uint64_t seed = 1;
     bool json = false;
   };
   auto o = std::make_shared<Options>();
@@ -238,6 +273,19 @@ void AddModel(CLI::App& bench, Action& action) {
   AddRepeats(*command, o->bench.repeats);
   // No cache options: the caches are those of what is measured.
   AddModelOption(*command, o->engine.model.model);
+  CLI::Option* const synthetic = command->add_option(
+      "--synthetic", o->synthetic,
+      "In place of --model: random weights of this geometry (a preset as flash or pro, a directory "
+      "or config.json), made where they are used; no checkpoint is read");
+  synthetic->excludes(command->get_option("--model"));
+  command
+      ->add_option("--layers", o->layers,
+                   "Only the first so many layers of --synthetic (default: all)")
+      ->check(CLI::Range(1, 1024))
+      ->needs(synthetic);
+  AddCount(*command, "--weights-seed", o->seed, 1, std::numeric_limits<int64_t>::max(),
+           "What the weights of --synthetic follow from");
+  command->get_option("--weights-seed")->needs(synthetic);
   AddBackendOptions(*command, o->engine.model);
   AddCacheFormatOptions(*command, o->engine.cache);
   AddJson(*command, o->json);
@@ -263,6 +311,10 @@ void AddModel(CLI::App& bench, Action& action) {
       Sort(o->bench.prefill);
       Sort(o->bench.contexts);
       Sort(o->bench.batches);
+      if (!o->synthetic.empty()) {
+        return Print(BenchSynthetic(o->engine, o->synthetic, o->layers, o->seed, o->bench),
+                     o->json);
+      }
       const auto model = o->engine.Read(o->bench.engine);
       if (!model.ok()) return Fail(model.status());
       return Print(BenchModel(*model, o->bench), o->json);
@@ -356,6 +408,7 @@ void AddBenchCommand(CLI::App& app, Action& action) {
       "Figures of a release build; docs/benchmarks.md explains them.\n"
       "Examples:\n"
       "  fathom bench model --prefill 2K --contexts 512,32K --parts prefill,decode\n"
+      "  fathom bench model --synthetic flash --backend cuda --parts decode --contexts 512\n"
       "  fathom bench ops --shapes flash --rows 1,16 --only linear,moe\n"
       "  fathom bench step --sequences 256 --contexts 4096,1M\n"
       "  fathom bench streams --streams 1,8,32 --json");

@@ -8,6 +8,7 @@
 #include "base/fault_guard.h"
 #include "checkpoint/inventory.h"
 #include "engine/expert_use_file.h"
+#include "engine/synthetic_writer.h"
 
 namespace fathom {
 namespace {
@@ -34,7 +35,9 @@ Status CheckOffloadOptions(const LocalEngineOptions& options, Backend& backend) 
 
 WeightDemand DemandOf(const LocalEngineOptions& options, const Checkpoint& checkpoint) {
   WeightDemand demand;
-  if (options.weights != WeightsMode::kMmap) demand.copied = checkpoint.total_bytes();
+  if (options.weights != WeightsMode::kMmap || checkpoint.is_synthetic()) {
+    demand.copied = checkpoint.total_bytes();
+  }
   if (options.cpu.int8_dense) {
     // A byte and its share of the fp32 scale of 128 columns for each code.
     for (const StoredTensor& tensor : checkpoint.tensors()) {
@@ -56,6 +59,9 @@ Status CheckWeightsFit(const LocalEngineOptions& options, const WeightDemand& de
   if (demand.int8 > 0) {
     return InvalidArgument("--cpu-dense int8: the copies of weights" + there +
                            "--cpu-dense stored makes none of fp8 matrices");
+  }
+  if (options.weights == WeightsMode::kMmap) {
+    return OutOfMemory("synthetic weights" + there + "make fewer layers of them (--layers)");
   }
   return InvalidArgument("--weights " + std::string(WeightsModeName(options.weights)) +
                          ": the weights" + there +
@@ -127,6 +133,8 @@ Status LocalModel::LoadModel(Checkpoint& checkpoint, const LocalEngineOptions& o
   DeviceMemory& memory = backend_->memory();
   WeightUpload upload;
   upload.progress = options.load_progress;
+  SyntheticWriter synthetic(checkpoint, *backend_);
+  if (checkpoint.is_synthetic()) upload.writer = &synthetic;
   if (!memory.host_readable()) {
     FATHOM_ASSIGN_OR_RETURN(upload.placement, PlaceExperts(checkpoint.config(), options, max_rows,
                                                            max_positions, cache));
@@ -141,7 +149,7 @@ Status LocalModel::LoadModel(Checkpoint& checkpoint, const LocalEngineOptions& o
     weights_.pinned_bytes = model_->weights().pinned_bytes();
     // Zeros in place of lost bytes would be on the device by now.
     FATHOM_RETURN_IF_ERROR(checkpoint.CheckFiles());
-  } else if (options.weights == WeightsMode::kMmap) {
+  } else if (options.weights == WeightsMode::kMmap && !checkpoint.is_synthetic()) {
     SetUpPrefetch();
   }
   return StartRecord(options);
@@ -202,6 +210,10 @@ Status LocalModel::LoadWeights(Checkpoint& checkpoint, const LocalEngineOptions&
   // A device's are read once, by the copy.
   if (!backend_->memory().host_readable()) return OkStatus();
   const auto progress = options.load_progress ? options.load_progress : [](uint64_t, uint64_t) {};
+  if (checkpoint.is_synthetic()) {
+    checkpoint.MakeTensors(pool_, progress);
+    return OkStatus();
+  }
   if (options.weights == WeightsMode::kMmap) {
     const auto available = static_cast<uint64_t>(report.memory.available_bytes);
     report.exceed_memory = report.bytes > available;

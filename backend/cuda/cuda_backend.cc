@@ -107,6 +107,7 @@ Status CudaBackend::Prepare(const BackendLimits& l) {
     return OutOfMemory("cuda backend: scratch memory of more bytes than there are addresses");
   }
   state.scratch_memory = DeviceBuffer();
+  state.quantiles = DeviceBuffer();
   FATHOM_ASSIGN_OR_RETURN(state.scratch_memory, state.memory.Allocate(layout.bytes()));
   cuda::LayOutScratch(l, state.options, state.scratch_memory.data(), state.scratch);
   state.report = state.scratch.report;
@@ -130,8 +131,12 @@ Status CudaBackend::BeginStep(const StepPlan& plan) {
 
 Status CudaBackend::Synchronize() {
   State& state = *state_;
-  if (!state.prepared) return OkStatus();
   FATHOM_CUDA(cudaSetDevice(state.options.device));
+  if (!state.prepared) {
+    // Only fills can have been called.
+    FATHOM_CUDA(cudaStreamSynchronize(state.stream));
+    return OkStatus();
+  }
   FATHOM_CUDA(cudaMemcpyAsync(state.host_report.data(), state.report, sizeof(cuda::DeviceReport),
                               cudaMemcpyDeviceToHost, state.stream));
   FATHOM_CUDA(cudaStreamSynchronize(state.stream));

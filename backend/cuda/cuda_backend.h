@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "backend/backend.h"
+#include "backend/fills_memory.h"
 #include "backend/pinned_memory.h"
 
 namespace fathom {
@@ -28,7 +29,7 @@ struct CudaOptions {
   int scratch_rows = 4096;
 };
 
-class CudaBackend final : public Backend, public HasPinnedMemory {
+class CudaBackend final : public Backend, public HasPinnedMemory, public FillsMemory {
  public:
   // kUnavailable without driver or device; kUnimplemented for GPUs other than Hopper's, naming
   // them, and for exact numerics.
@@ -39,6 +40,7 @@ class CudaBackend final : public Backend, public HasPinnedMemory {
   [[nodiscard]] std::string_view name() const override { return "cuda"; }
   [[nodiscard]] DeviceMemory& memory() override;
   DeviceMemory& pinned_memory() override;
+  Status Fill(const FillRecipe& recipe, std::byte* to, int64_t bytes) override;
   // Operations on more than these limits get kInvalidArgument.
   Status Prepare(const BackendLimits& limits) override;
   Status BeginStep(const StepPlan& plan) override;

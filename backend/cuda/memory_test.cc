@@ -1,6 +1,8 @@
-// Memory of the host that the GPU reads in place, and the layout of scratch memory.
+// Memory of the host that the GPU reads in place, and values made on the device.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <cstring>
 
 #include "backend/cuda/scratch.h"
 #include "backend/cuda/test_support.h"
@@ -64,6 +66,54 @@ TEST_F(CudaMemoryTest, OperationsReadPinnedMemoryAtTheHostsAddresses) {
 TEST_F(CudaMemoryTest, PinnedMemoryThatIsNotThereIsOutOfMemory) {
   EXPECT_EQ(cuda().pinned_memory().Allocate(int64_t{1} << 45).status().code(),
             StatusCode::kOutOfMemory);
+}
+
+TEST_F(CudaMemoryTest, FillsGiveTheBytesOfTheHostAndNoMore) {
+  for (const bool pinned : {false, true}) {
+    DeviceMemory& memory = pinned ? cuda().pinned_memory() : cuda().memory();
+    for (const auto kind : {FillRecipe::Kind::kNormal, FillRecipe::Kind::kUniform,
+                            FillRecipe::Kind::kBytes, FillRecipe::Kind::kNibbles}) {
+      for (const bool is_bf16 : {false, true}) {
+        FillRecipe recipe;
+        recipe.kind = kind;
+        recipe.is_bf16 = is_bf16;
+        recipe.key = 0x1234567890ABCDEFu;
+        recipe.mean = 0.3;
+        recipe.spread = 1.7;
+        recipe.num_copies = is_bf16 ? 0 : 4;
+        for (size_t i = 0; i < std::size(recipe.table); ++i) {
+          recipe.table[i] =
+              static_cast<uint8_t>(kind == FillRecipe::Kind::kNibbles ? i * 7 % 16 : i * 31 % 256);
+        }
+        for (const int64_t bytes : {1, 4, 8, 1001, 3'000'004}) {
+          const DeviceBuffer buffer = memory.Allocate(bytes + 64).value();
+          const std::vector<std::byte> poison(static_cast<size_t>(bytes) + 64, std::byte{0xA5});
+          ASSERT_STATUS_OK(memory.CopyIn(buffer.data(), poison));
+          ASSERT_STATUS_OK(cuda().Fill(recipe, buffer.data(), bytes));
+          ASSERT_STATUS_OK(cuda().Synchronize());
+          std::vector<std::byte> got(poison.size());
+          ASSERT_STATUS_OK(memory.CopyOut(got, buffer.data()));
+          std::vector<std::byte> want = poison;
+          for (int64_t begin = 0; begin < bytes; begin += 8) {
+            const uint64_t word =
+                FillWord(recipe, FillQuantiles(), static_cast<uint64_t>(begin / 8));
+            std::memcpy(want.data() + begin, &word,
+                        static_cast<size_t>(std::min<int64_t>(8, bytes - begin)));
+          }
+          ASSERT_EQ(std::memcmp(got.data(), want.data(), want.size()), 0)
+              << static_cast<int>(kind) << " " << is_bf16 << " " << bytes << " " << pinned;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaMemoryTest, FillsThatCannotBeAreRefused) {
+  FillRecipe recipe;
+  const DeviceBuffer buffer = cuda().memory().Allocate(64).value();
+  EXPECT_EQ(cuda().Fill(recipe, buffer.data() + 4, 8).code(), StatusCode::kInvalidArgument);
+  recipe.kind = FillRecipe::Kind::kExpertTable;
+  EXPECT_EQ(cuda().Fill(recipe, buffer.data(), 8).code(), StatusCode::kInvalidArgument);
 }
 
 }  // namespace

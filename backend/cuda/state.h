@@ -32,6 +32,7 @@ struct CudaBackend::State {
   BackendLimits limits;
   bool prepared = false;
   DeviceBuffer scratch_memory;
+  DeviceBuffer quantiles;  // of Fill, which comes before Prepare
   cuda::Scratch scratch;
   cuda::DeviceReport* report = nullptr;  // the scratch's, on the device
   cuda::PinnedBytes host_report;

@@ -175,6 +175,18 @@ TEST(Bench, ModelMeasuresPartsAlone) {
   EXPECT_EQ(json["tables"]["decode"].size(), 1U);
 }
 
+TEST(Bench, ModelMeasuresSyntheticWeights) {
+  const Json json =
+      Bench({"model", "--synthetic", "tiny", "--layers", "3", "--weights-seed", "5", "--parts",
+             "decode", "--contexts", "2", "--steps", "1", "--repeats", "1", "--threads", "1"});
+  EXPECT_EQ(json["conditions"]["model"], "tiny, synthetic, seed 5");
+  EXPECT_EQ(json["conditions"]["layers"], 3);
+  EXPECT_EQ(json["conditions"]["weights"], "made in memory");
+  ASSERT_EQ(json["tables"]["decode"].size(), 1U);
+  EXPECT_GT(json["tables"]["decode"][0]["experts_per_layer"], 0.0);
+  ExpectSpeeds(json["tables"]["decode"]);
+}
+
 TEST(Bench, OpsTimesEveryOperationAtEachNumberOfRows) {
   const Json json = Bench({"ops", "--shapes", "nano", "--rows", "3,1", "--memory", "16M",
                            "--time-ms", "1", "--repeats", "2", "--context", "255"});
@@ -286,6 +298,12 @@ TEST(Bench, WhatCannotBeMeasuredIsRefused) {
   expect({"model", "--parts", "decode", "--prefill", "12"}, kFailed, "--prefill");
   expect({"model", "--batch", "0"}, kUsage, "--batch");
   expect({"model", "--threads", "0"}, kUsage, "--threads");
+  expect({"model", "--synthetic", "tiny", "--layers", "99"}, kFailed, "--layers 99");
+  expect({"model", "--synthetic", "tiny", "--model", "DIR"}, kUsage, "--synthetic");
+  expect({"model", "--synthetic", "nothing"}, kFailed, "nothing");
+  expect({"model", "--synthetic", "tiny", "--weights", "copy"}, kFailed, "--weights copy");
+  expect({"model", "--layers", "2"}, kUsage, "--synthetic");
+  expect({"model", "--expert-offload", "20"}, kFailed, "--expert-offload");
   expect({"ops", "--only", "moes"}, kUsage, "--only");
   expect({"ops", "--rows", "0"}, kUsage, "--rows");
   expect({"ops", "--shapes", "nothing"}, kFailed, "nothing");

@@ -144,4 +144,14 @@ void CountedPinnedMemory::FreeBytes(std::byte* data) {
   std::free(data);
 }
 
+Status OffloadingBackend::Fill(const FillRecipe& recipe, std::byte* to, int64_t bytes) {
+  const GuardedMemory::Access access(memory());
+  for (int64_t begin = 0; begin < bytes; begin += 8) {
+    const uint64_t word = FillWord(recipe, FillQuantiles(), static_cast<uint64_t>(begin / 8));
+    std::memcpy(to + begin, &word, static_cast<size_t>(std::min<int64_t>(8, bytes - begin)));
+  }
+  filled_bytes_ += bytes;
+  return OkStatus();
+}
+
 }  // namespace fathom

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 
+#include "backend/fills_memory.h"
 #include "backend/pinned_memory.h"
 #include "backend/reference/reference_backend.h"
 
@@ -137,17 +138,20 @@ class CountedPinnedMemory final : public DeviceMemory {
   std::map<std::byte*, int64_t> buffers_;
 };
 
-// The same with pinned memory, as the CUDA backend has it.
-class OffloadingBackend final : public GuardedBackend, public HasPinnedMemory {
+// The same with pinned memory and values of its own, as the CUDA backend has them.
+class OffloadingBackend final : public GuardedBackend, public HasPinnedMemory, public FillsMemory {
  public:
   OffloadingBackend(Numerics numerics, int64_t memory_bytes, int64_t pinned_bytes)
       : GuardedBackend(numerics, memory_bytes), pinned_(pinned_bytes) {}
 
   [[nodiscard]] std::string_view name() const override { return "offloading"; }
   [[nodiscard]] CountedPinnedMemory& pinned_memory() override { return pinned_; }
+  Status Fill(const FillRecipe& recipe, std::byte* to, int64_t bytes) override;
+  [[nodiscard]] int64_t filled_bytes() const { return filled_bytes_; }
 
  private:
   CountedPinnedMemory pinned_;
+  int64_t filled_bytes_ = 0;
 };
 
 }  // namespace fathom
