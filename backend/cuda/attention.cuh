@@ -33,6 +33,7 @@ struct AttentionRows {
   int splits;
   float* partial;
   float* partial_stats;
+  uint16_t* step_keys;  // step_kv in bf16
 };
 
 // The attended keys of one row: window entries, then compressed ones, both ascending.
@@ -61,7 +62,7 @@ struct KeyList {
 
   // Where key i is: a row of step_kv, or an entry of a page.
   struct Place {
-    const float* step_row = nullptr;
+    int64_t step_row = -1;  // of step_kv
     bool compressed = false;
     EntryRef entry = {};
   };
@@ -69,13 +70,13 @@ struct KeyList {
     if (i < num_window) {
       const Position position = first_position + i;
       if (position >= rows.start) {
-        return {a.step_kv + int64_t{rows.first_row + (position - rows.start)} * a.dim, false, {}};
+        return {rows.first_row + (position - rows.start), false, {}};
       }
-      return {nullptr, false, Locate(a.swa, a.swa_tables[where.sequence], position)};
+      return {-1, false, Locate(a.swa, a.swa_tables[where.sequence], position)};
     }
     const int place = i - num_window;
     const int entry = a.entries != nullptr ? a.entries[int64_t{row} * a.topk + place] : place;
-    return {nullptr, true, Locate(a.compressed, a.compressed_tables[where.sequence], entry)};
+    return {-1, true, Locate(a.compressed, a.compressed_tables[where.sequence], entry)};
   }
 };
 
@@ -86,6 +87,9 @@ constexpr int SplitsOf(int keys) { return (keys + kSplitKeys - 1) / kSplitKeys; 
 // Whether the tile kernels take it: heads of 512 channels, fp8 or bf16 pages whose entries are read
 // 16 bytes at a time.
 bool HasAttentionTiles(const SparseAttentionArgs& args);
+
+// step_keys of a step of n rows, before AttendTiles.
+Status PackStepKeys(const AttentionRows& rows, int64_t n, cudaStream_t stream);
 
 // Rows [first_row, first_row + n) of the step; `partial` has room for n rows of `splits`.
 Status AttendTiles(const AttentionRows& rows, int n, cudaStream_t stream);

@@ -33,11 +33,17 @@ constexpr int kKeyRow = kDim + 8;
 constexpr int kScoreRow = kTileKeys + 8;
 constexpr int kProbabilityRow = kTileKeys + 8;
 
+// Where a key's values are: bf16, or e4m3 with scales.
+struct KeyPlace {
+  const std::byte* values;
+  const uint8_t* scales;  // null: bf16
+};
+
 struct Shared {
   uint16_t keys[kTileKeys][kKeyRow];
   float scores[kWarps][kTileHeads][kScoreRow];
   uint16_t probabilities[kParts][kTileHeads][kProbabilityRow];
-  KeyList::Place places[kTileKeys];
+  KeyPlace places[kSplitKeys];
   float shrink[kTileHeads];
   float max[kTileHeads];
   float den[kTileHeads];
@@ -47,101 +53,78 @@ __device__ inline uint32_t PackPair(float first, float second) {
   return ToBf16(first) | static_cast<uint32_t>(ToBf16(second)) << 16;
 }
 
-// Four e4m3 codes times a scale, as bf16.
-__device__ inline void DecodeCodes(uint32_t codes, const CodeScale& scale, uint32_t* out) {
+// Four e4m3 codes times the first factor of a scale, as bf16.
+__device__ inline void DecodeCodes(uint32_t codes, uint32_t factor, uint32_t* out) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const uint32_t pair = __byte_perm(codes, 0, i == 0 ? 0x1000u : 0x3020u);
-    out[i] = scale.Apply((pair & 0x80008000u) | ((pair >> 4) & 0x07F007F0u));
+    out[i] = MulBf16x2((pair & 0x80008000u) | ((pair >> 4) & 0x07F007F0u), factor);
   }
 }
 
-// Sixteen channels of a key, on their way from a page.
-struct Piece {
-  uint4 words[2];
-  uint8_t scale;
-};
-
-// Channels 16 piece .. + 15 of the warp's part of a key from a page.
-__device__ inline Piece LoadPiece(const PageFormat& format, EntryRef entry, int piece) {
-  const std::byte* values = entry.page + format.value_bytes() * entry.row;
-  const int channel = WarpIndex() * kPart + piece * 16;
-  Piece loaded;
-  if (format.encoding == EntryEncoding::kBf16Rope) {
-    const auto* from = reinterpret_cast<const uint4*>(values + 2 * channel);
-    loaded.words[0] = from[0];
-    loaded.words[1] = from[1];
-  } else if (WarpIndex() == kWarps - 1) {
-    // The rotated channels: bf16 behind the codes.
-    const auto* from = reinterpret_cast<const uint4*>(values + (kDim - kPart) + 2 * piece * 16);
-    loaded.words[0] = from[0];
-    loaded.words[1] = from[1];
-  } else {
-    loaded.words[0] = *reinterpret_cast<const uint4*>(values + channel);
-    loaded.scale = *reinterpret_cast<const uint8_t*>(
-        entry.page + format.scale_offset() + format.scale_bytes() * entry.row + WarpIndex());
+__device__ inline KeyPlace PlaceKey(const AttentionRows& a, const KeyList& list, int i) {
+  const KeyList::Place place = list.PlaceOf(i);
+  if (place.step_row >= 0) {
+    return {reinterpret_cast<const std::byte*>(a.step_keys + int64_t{place.step_row} * kDim),
+            nullptr};
   }
-  return loaded;
+  const PageFormat& format = (place.compressed ? a.compressed : a.swa).format;
+  const EntryRef entry = place.entry;
+  return {entry.page + format.value_bytes() * entry.row,
+          format.encoding == EntryEncoding::kBf16Rope
+              ? nullptr
+              : reinterpret_cast<const uint8_t*>(entry.page + format.scale_offset() +
+                                                 format.scale_bytes() * entry.row)};
 }
 
-__device__ inline void StorePiece(const PageFormat& format, const Piece& piece, uint4* out) {
-  if (format.encoding == EntryEncoding::kBf16Rope || WarpIndex() == kWarps - 1) {
-    out[0] = piece.words[0];
-    out[1] = piece.words[1];
-    return;
-  }
-  const CodeScale scale(piece.scale, kE4m3Bias);
-  uint32_t values[8];
-  DecodeCodes(piece.words[0].x, scale, values);
-  DecodeCodes(piece.words[0].y, scale, values + 2);
-  DecodeCodes(piece.words[0].z, scale, values + 4);
-  DecodeCodes(piece.words[0].w, scale, values + 6);
-  out[0] = {values[0], values[1], values[2], values[3]};
-  out[1] = {values[4], values[5], values[6], values[7]};
-}
-
-__device__ inline void StoreStepPiece(const float* row, int piece, uint4* out) {
-  const auto* from = reinterpret_cast<const float4*>(row + WarpIndex() * kPart + piece * 16);
+// The warp's part of `count` keys, a quarter of a key per lane; rows behind them are zero.
+__device__ inline void LoadKeys(const KeyPlace* places, int count, Shared& shared) {
+  constexpr int kRounds = kTileKeys / 8;
+  const int warp = WarpIndex();
+  const int channel = warp * kPart + Lane() % 4 * 16;
+  uint4 codes[kRounds];
+  uint8_t scales[kRounds];
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const float4 a = from[2 * i];
-    const float4 b = from[2 * i + 1];
-    out[i] = {PackPair(a.x, a.y), PackPair(a.z, a.w), PackPair(b.x, b.y), PackPair(b.z, b.w)};
-  }
-}
-
-// The warp's part of `count` keys; rows behind them are zero.
-__device__ inline void LoadKeys(const AttentionRows& a, Shared& shared, int count) {
-  constexpr int kAtOnce = 4;  // pieces of a lane that are on their way together
-  const int piece = Lane() % 4;
-#pragma unroll 1
-  for (int first = 0; first < kTileKeys; first += 8 * kAtOnce) {
-    Piece pieces[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int key = first + 8 * i + Lane() / 4;
-      if (key >= count) continue;
-      const KeyList::Place& place = shared.places[key];
-      if (place.step_row == nullptr) {
-        pieces[i] = LoadPiece((place.compressed ? a.compressed : a.swa).format, place.entry, piece);
-      }
+  for (int i = 0; i < kRounds; ++i) {
+    const int key = 8 * i + Lane() / 4;
+    auto* out = reinterpret_cast<uint4*>(&shared.keys[key][channel]);
+    scales[i] = 0;
+    if (key >= count) {
+      out[0] = out[1] = {0, 0, 0, 0};
+      continue;
     }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int key = first + 8 * i + Lane() / 4;
-      auto* out = reinterpret_cast<uint4*>(&shared.keys[key][WarpIndex() * kPart + piece * 16]);
-      if (key >= count) {
-        out[0] = out[1] = {0, 0, 0, 0};
-        continue;
-      }
-      const KeyList::Place& place = shared.places[key];
-      if (place.step_row == nullptr) {
-        StorePiece((place.compressed ? a.compressed : a.swa).format, pieces[i], out);
-      } else {
-        StoreStepPiece(place.step_row, piece, out);
-      }
+    const KeyPlace place = places[key];
+    if (place.scales != nullptr && warp < kWarps - 1) {
+      codes[i] = *reinterpret_cast<const uint4*>(place.values + channel);
+      scales[i] = place.scales[warp];
+    } else {
+      // Of an fp8 entry, the rotated channels: bf16 behind the codes.
+      const std::byte* from = place.scales == nullptr
+                                  ? place.values + 2 * channel
+                                  : place.values + kDim - kPart + 2 * (channel - (kDim - kPart));
+      CopyAsync16(out, from, true);
+      CopyAsync16(out + 1, from + 16, true);
     }
   }
+  CommitCopies();
+  if (warp < kWarps - 1) {
+#pragma unroll
+    for (int i = 0; i < kRounds; ++i) {
+      const int key = 8 * i + Lane() / 4;
+      if (key >= count || places[key].scales == nullptr) continue;
+      const CodeScale scale(scales[i], kE4m3Bias);
+      uint32_t values[8];
+      DecodeCodes(codes[i].x, scale.first, values);
+      DecodeCodes(codes[i].y, scale.first, values + 2);
+      DecodeCodes(codes[i].z, scale.first, values + 4);
+      DecodeCodes(codes[i].w, scale.first, values + 6);
+      scale.Finish(values, 8);
+      auto* out = reinterpret_cast<uint4*>(&shared.keys[key][channel]);
+      out[0] = {values[0], values[1], values[2], values[3]};
+      out[1] = {values[4], values[5], values[6], values[7]};
+    }
+  }
+  WaitForCopies<0>();
   __syncwarp();
 }
 
@@ -287,6 +270,15 @@ __device__ inline void AddValues(const Shared& shared, float (*out)[4]) {
   }
 }
 
+// The step's own keys as bf16, which holds them: they lie on the grid of the pages.
+__global__ void __launch_bounds__(kBlock)
+    StepKeysKernel(const float* keys, int64_t size, uint16_t* out) {
+  const int64_t i = (int64_t{blockIdx.x} * kBlock + threadIdx.x) * 4;
+  if (i >= size) return;
+  const float4 v = *reinterpret_cast<const float4*>(keys + i);
+  *reinterpret_cast<uint2*>(out + i) = {PackPair(v.x, v.y), PackPair(v.z, v.w)};
+}
+
 __global__ void __launch_bounds__(kBlock, 2) AttentionTileKernel(AttentionRows a) {
   extern __shared__ uint4 memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
@@ -297,6 +289,10 @@ __global__ void __launch_bounds__(kBlock, 2) AttentionTileKernel(AttentionRows a
   const int first = split * kSplitKeys;
   const int end = min(list.size(), first + kSplitKeys);
   if (first >= end) return;
+  const auto thread = static_cast<int>(threadIdx.x);
+  static_assert(kSplitKeys <= kBlock);
+  if (first + thread < end) shared.places[thread] = PlaceKey(a, list, first + thread);
+  __syncthreads();
   const int first_head = static_cast<int>(blockIdx.x) * kTileHeads;
   const QueryPart q(a, row, first_head);
   float out[kPart / 8][4] = {};
@@ -304,11 +300,7 @@ __global__ void __launch_bounds__(kBlock, 2) AttentionTileKernel(AttentionRows a
   float den = 0.0f;
   for (int tile = first; tile < end; tile += kTileKeys) {
     const int count = min(kTileKeys, end - tile);
-    if (static_cast<int>(threadIdx.x) < count) {
-      shared.places[threadIdx.x] = list.PlaceOf(tile + static_cast<int>(threadIdx.x));
-    }
-    __syncthreads();
-    LoadKeys(a, shared, count);
+    LoadKeys(shared.places + (tile - first), count, shared);
     Score(q, shared);
     __syncthreads();
     Softmax(a, shared, count, &max, &den);
@@ -383,6 +375,12 @@ bool HasAttentionTiles(const SparseAttentionArgs& args) {
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   return args.q.dim(2) == kDim && PagesHaveTiles(args.swa) && PagesHaveTiles(args.compressed) &&
          aligned(args.q.data()) && aligned(args.step_kv.data()) && aligned(args.out.data());
+}
+
+Status PackStepKeys(const AttentionRows& rows, int64_t n, cudaStream_t stream) {
+  StepKeysKernel<<<Blocks(n * kDim, kBlock * 4), kBlock, 0, stream>>>(rows.step_kv, n * kDim,
+                                                                      rows.step_keys);
+  return LaunchStatus("sparse_attention: keys of the step");
 }
 
 Status AttendTiles(const AttentionRows& rows, int n, cudaStream_t stream) {

@@ -47,7 +47,7 @@ __device__ __forceinline__ void FewItems(const MoeRows& a, const ExpertTile& til
   const SegmentSplit split(cols);
   const int first_tile = static_cast<int>(blockIdx.x) * split.tiles;
   const int mine = Lane() / 4;
-  const uint16_t* row = mine < tile.count ? row_of(a.items[tile.first + mine]) : nullptr;
+  const uint16_t* row = row_of(a.items[tile.first + min(mine, tile.count - 1)]);
   for (int task = WarpIndex(); task < split.tiles * split.segments; task += kWarps) {
     const int first_row = (first_tile + task / split.segments) * kTileRows;
     if (first_row >= num_rows) break;
@@ -79,9 +79,12 @@ __global__ void __launch_bounds__(kBlock, 2) FewGateUpKernel(MoeRows a) {
       [&](int first_row, int segment, const uint16_t* const* rows, float* to) {
         WithFormat(e.w1.dtype, [&](auto format) {
           float acc[1][4];
-          MultiplySegment<format.value, 1>(e.w1, first_row, segment, rows, acc);
+          constexpr int kAhead = kStepsAhead<format.value> / 2;  // of each
+          Segment<format.value, 1, kAhead> gate(e.w1, first_row, segment);
+          Segment<format.value, 1, kAhead> up(e.w3, first_row, segment);
+          gate.Multiply(rows, acc);
           StoreSums<1>(acc, to);
-          MultiplySegment<format.value, 1>(e.w3, first_row, segment, rows, acc);
+          up.Multiply(rows, acc);
           StoreSums<1>(acc, to + kTileInputs * kTileRows);
         });
       },
@@ -100,7 +103,7 @@ __global__ void __launch_bounds__(kBlock, 2) FewDownKernel(MoeRows a) {
       [&](int first_row, int segment, const uint16_t* const* rows, float* to) {
         WithFormat(w2.dtype, [&](auto format) {
           float acc[1][4];
-          MultiplySegment<format.value, 1>(w2, first_row, segment, rows, acc);
+          Segment<format.value, 1>(w2, first_row, segment).Multiply(rows, acc);
           StoreSums<1>(acc, to);
         });
       },
@@ -121,15 +124,22 @@ __global__ void __launch_bounds__(kBlock) PackHiddenKernel(MoeRows a) {
   PackGroup(values, /*quantise=*/true, hidden);
 }
 
-// f(t, i, item, row) for all sums of a lane that are of an item and a row.
+// f(tiles) for the least number of input tiles that items fill and a kernel was made for.
 template <typename F>
+__device__ __forceinline__ void WithTiles(int count, const F& f) {
+  if (count <= 2 * kTileInputs) return f(std::integral_constant<int, 2>());
+  if (count <= 4 * kTileInputs) return f(std::integral_constant<int, 4>());
+  return f(std::integral_constant<int, kManyTiles>());
+}
+
+// f(t, i, item, row) for all sums of a lane that are of an item and a row.
+template <int kTiles, typename F>
 __device__ __forceinline__ void ForLaneSums(const MoeRows& a, const ExpertTile& tile, int first_row,
                                             int num_rows, const F& f) {
   const int g = Lane() / 4;
   const int q = Lane() % 4;
 #pragma unroll
-  for (int t = 0; t < kManyTiles; ++t) {
-    if (t * kTileInputs >= tile.count) continue;
+  for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int item = t * kTileInputs + 2 * q + i % 2;
@@ -147,18 +157,20 @@ __global__ void __launch_bounds__(kBlock) ManyGateUpKernel(MoeRows a) {
   const int block_row = static_cast<int>(blockIdx.x) * kWarps * kTileRows;
   if (block_row >= e.w1.rows) return;
   const int first_row = block_row + WarpIndex() * kTileRows;
-  const int tiles = (tile.count + kTileInputs - 1) / kTileInputs;
   const auto row_of = [&](int i) {
     return i < tile.count ? a.packed + int64_t{a.items[tile.first + i].row} * a.dim : nullptr;
   };
-  float gate[kManyTiles][4];
-  float up[kManyTiles][4];
   WithFormat(e.w1.dtype, [&](auto format) {
-    MultiplyAll<format.value, kManyTiles>(e.w1, first_row, tiles, row_of, stages, gate);
-    MultiplyAll<format.value, kManyTiles>(e.w3, first_row, tiles, row_of, stages, up);
-  });
-  ForLaneSums(a, tile, first_row, e.w1.rows, [&](int t, int i, const ExpertItem& item, int row) {
-    StoreHidden(a, item, row, gate[t][i], up[t][i]);
+    WithTiles(tile.count, [&](auto tiles) {
+      float gate[tiles.value][4];
+      float up[tiles.value][4];
+      MultiplyAll<format.value, tiles.value>(e.w1, first_row, row_of, stages, gate);
+      MultiplyAll<format.value, tiles.value>(e.w3, first_row, row_of, stages, up);
+      ForLaneSums<tiles.value>(a, tile, first_row, e.w1.rows,
+                               [&](int t, int i, const ExpertItem& item, int row) {
+                                 StoreHidden(a, item, row, gate[t][i], up[t][i]);
+                               });
+    });
   });
 }
 
@@ -168,15 +180,17 @@ __global__ void __launch_bounds__(kBlock) ManyDownKernel(MoeRows a) {
   const ExpertTile tile = a.tiles[blockIdx.y];
   const WeightView& w2 = a.experts[tile.expert].w2;
   const int first_row = (static_cast<int>(blockIdx.x) * kWarps + WarpIndex()) * kTileRows;
-  float y[kManyTiles][4];
+  const auto row_of = [&](int i) {
+    return i < tile.count ? HiddenOf(a, a.items[tile.first + i]) : nullptr;
+  };
   WithFormat(w2.dtype, [&](auto format) {
-    MultiplyAll<format.value, kManyTiles>(
-        w2, first_row, (tile.count + kTileInputs - 1) / kTileInputs,
-        [&](int i) { return i < tile.count ? HiddenOf(a, a.items[tile.first + i]) : nullptr; },
-        stages, y);
-  });
-  ForLaneSums(a, tile, first_row, w2.rows, [&](int t, int i, const ExpertItem& item, int row) {
-    StoreOut(a, item, row, y[t][i]);
+    WithTiles(tile.count, [&](auto tiles) {
+      float y[tiles.value][4];
+      MultiplyAll<format.value, tiles.value>(w2, first_row, row_of, stages, y);
+      ForLaneSums<tiles.value>(
+          a, tile, first_row, w2.rows,
+          [&](int t, int i, const ExpertItem& item, int row) { StoreOut(a, item, row, y[t][i]); });
+    });
   });
 }
 

@@ -27,10 +27,11 @@ inline constexpr int kUnits = 4;      // units of eight columns that a lane owns
 // Where column c is in packed rows.
 __device__ inline int PackedColumn(int c) { return c / 8 * 8 + c % 4 * 2 + c / 4 % 2; }
 
-// Multiplies a pair of codes by 2^(byte - 127 + bias), which may be above the largest bf16.
+// 2^(byte - 127 + bias), by which decoded bits are multiplied; the product of two factors where it
+// is above the largest bf16.
 struct CodeScale {
   uint32_t first = 0;
-  uint32_t second = 0;  // 0: not needed
+  uint32_t second = 0;  // 0: none
 
   __device__ CodeScale() = default;
   __device__ CodeScale(unsigned byte, unsigned bias) {
@@ -43,10 +44,20 @@ struct CodeScale {
       second = rest | rest << 16;
     }
   }
-  __device__ uint32_t Apply(uint32_t pair) const {
-    pair = MulBf16x2(pair, first);
-    return second == 0 ? pair : MulBf16x2(pair, second);
+  // The second product, of `count` pairs.
+  __device__ void Finish(uint32_t* pairs, int count) const {
+    if (second == 0) return;
+    for (int i = 0; i < count; ++i) pairs[i] = MulBf16x2(pairs[i], second);
   }
+};
+
+// Those of a step's two rows of a lane.
+struct StepScales {
+  __device__ StepScales(const uint8_t* bytes, unsigned bias)
+      : of{CodeScale(bytes[0], bias), CodeScale(bytes[1], bias)},
+        large(__any_sync(kAllLanes, (of[0].second | of[1].second) != 0 ? 1 : 0) != 0) {}
+  CodeScale of[2];
+  bool large;  // whether any lane has second factors
 };
 
 // What the formats share: a lane's two rows of the tile that begins at `first_row`. Rows behind the
@@ -68,23 +79,22 @@ struct WeightTile;
 inline constexpr unsigned kE4m3Bias = 120;
 inline constexpr unsigned kE2m1Bias = 126;
 
-// Eight codes of 8 bits, packed.
-__device__ inline void DecodeE4m3(uint32_t low, uint32_t high, const CodeScale& scale,
-                                  uint32_t* out) {
+// Eight codes of 8 bits, packed, times the first factor of a scale.
+__device__ inline void DecodeE4m3(uint32_t low, uint32_t high, uint32_t factor, uint32_t* out) {
 #pragma unroll
   for (unsigned i = 0; i < 4; ++i) {
     // Bytes i of both words as the upper bytes of halves.
     const uint32_t pair = __byte_perm(low, high, (4 + i) << 12 | i << 4);
-    out[i] = scale.Apply((pair & 0x80008000u) | ((pair >> 4) & 0x07F007F0u));
+    out[i] = MulBf16x2((pair & 0x80008000u) | ((pair >> 4) & 0x07F007F0u), factor);
   }
 }
-// Eight codes of 4 bits, packed.
-__device__ inline void DecodeE2m1(uint32_t word, const CodeScale& scale, uint32_t* out) {
+// Eight codes of 4 bits, likewise.
+__device__ inline void DecodeE2m1(uint32_t word, uint32_t factor, uint32_t* out) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     // Nibbles i and i + 4 as the upper nibbles of halves.
     const uint32_t pair = word << (12 - 4 * i);
-    out[i] = scale.Apply((pair & 0x80008000u) | ((pair >> 6) & 0x01C001C0u));
+    out[i] = MulBf16x2((pair & 0x80008000u) | ((pair >> 6) & 0x01C001C0u), factor);
   }
 }
 // Eight bf16 values, packed.
@@ -101,12 +111,7 @@ struct WeightTile<DType::kF8E4M3> {
     uint4 words[2][2];
     uint8_t scale[2];
   };
-  // Of a step.
-  struct Scales {
-    explicit __device__ Scales(const Raw& raw)
-        : of{CodeScale(raw.scale[0], kE4m3Bias), CodeScale(raw.scale[1], kE4m3Bias)} {}
-    CodeScale of[2];
-  };
+  static __device__ StepScales Scales(const Raw& raw) { return {raw.scale, kE4m3Bias}; }
 
   __device__ WeightTile(const WeightView& w, int first_row) {
     const LaneRows lane(w, first_row);
@@ -129,13 +134,13 @@ struct WeightTile<DType::kF8E4M3> {
     }
     return raw;
   }
-  static __device__ void Decode(const Raw& raw, const Scales& scales, int unit,
+  static __device__ void Decode(const Raw& raw, const StepScales& scales, int unit,
                                 uint32_t (*out)[4]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const uint4& words = raw.words[r][unit / 2];
-      DecodeE4m3(unit % 2 == 0 ? words.x : words.z, unit % 2 == 0 ? words.y : words.w, scales.of[r],
-                 out[r]);
+      DecodeE4m3(unit % 2 == 0 ? words.x : words.z, unit % 2 == 0 ? words.y : words.w,
+                 scales.of[r].first, out[r]);
     }
   }
   // Which of the step's units of eight columns is lane % 4 == q's `unit`.
@@ -151,12 +156,7 @@ struct WeightTile<DType::kI8> {
     uint4 words[2];
     uint8_t scale[2];
   };
-  // Of a step.
-  struct Scales {
-    explicit __device__ Scales(const Raw& raw)
-        : of{CodeScale(raw.scale[0], kE2m1Bias), CodeScale(raw.scale[1], kE2m1Bias)} {}
-    CodeScale of[2];
-  };
+  static __device__ StepScales Scales(const Raw& raw) { return {raw.scale, kE2m1Bias}; }
 
   __device__ WeightTile(const WeightView& w, int first_row) {
     const LaneRows lane(w, first_row);
@@ -175,7 +175,7 @@ struct WeightTile<DType::kI8> {
     }
     return raw;
   }
-  static __device__ void Decode(const Raw& raw, const Scales& scales, int unit,
+  static __device__ void Decode(const Raw& raw, const StepScales& scales, int unit,
                                 uint32_t (*out)[4]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -184,7 +184,7 @@ struct WeightTile<DType::kI8> {
                  : unit == 1 ? words.y
                  : unit == 2 ? words.z
                              : words.w,
-                 scales.of[r], out[r]);
+                 scales.of[r].first, out[r]);
     }
   }
   static __device__ int UnitOf(int unit, int q) { return 4 * q + unit; }
@@ -198,9 +198,11 @@ struct WeightTile<DType::kBF16> {
   struct Raw {
     uint4 words[2][4];
   };
-  struct Scales {
-    explicit __device__ Scales(const Raw& /*raw*/) {}
+  struct NoScales {
+    static constexpr bool large = false;
+    CodeScale of[2];
   };
+  static __device__ NoScales Scales(const Raw& /*raw*/) { return {}; }
 
   __device__ WeightTile(const WeightView& w, int first_row) {
     const LaneRows lane(w, first_row);
@@ -221,7 +223,7 @@ struct WeightTile<DType::kBF16> {
     }
     return raw;
   }
-  static __device__ void Decode(const Raw& raw, const Scales& /*scales*/, int unit,
+  static __device__ void Decode(const Raw& raw, const NoScales& /*scales*/, int unit,
                                 uint32_t (*out)[4]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

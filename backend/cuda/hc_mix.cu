@@ -8,13 +8,14 @@ namespace {
 // Threads of a block take columns in turn, four at a time; the same columns whether rows share a
 // block or not.
 template <int kRows, bool kFours>
-__device__ void SumColumns(const MixArgs& a, const float* const* x, int m, double* sums) {
+__device__ void SumColumns(const MixArgs& a, const float* const* x, int m, int64_t begin,
+                           int64_t end, double* sums) {
   constexpr int kStride = kFours ? 4 : 1;
   const float* fn = a.fn + m * a.size;
   // The last row of sums is X . X.
   const bool squares = m == a.count;
 #pragma unroll 4
-  for (int64_t i = int64_t{threadIdx.x} * kStride; i < a.size; i += kBlock * kStride) {
+  for (int64_t i = begin + int64_t{threadIdx.x} * kStride; i < end; i += kBlock * kStride) {
     float w[kStride];
     if (!squares) {
       if constexpr (kFours) {
@@ -41,7 +42,7 @@ __device__ void SumColumns(const MixArgs& a, const float* const* x, int m, doubl
   }
 }
 
-// A block per product and kRows rows.
+// A block per product, kRows rows and part of the columns.
 template <int kRows>
 __global__ void __launch_bounds__(kBlock) MixKernel(MixArgs a) {
   __shared__ double warps[kWarps];
@@ -57,15 +58,20 @@ __global__ void __launch_bounds__(kBlock) MixKernel(MixArgs a) {
   }
   const bool fours = a.size % 4 == 0 && reinterpret_cast<uintptr_t>(a.hc) % 16 == 0 &&
                      reinterpret_cast<uintptr_t>(a.fn) % 16 == 0;
+  const int64_t per_part = (a.size / 4 + kMixParts) / kMixParts * 4;
+  const int64_t begin = per_part * blockIdx.z;
+  const int64_t end = min(a.size, begin + per_part);
   if (fours) {
-    SumColumns<kRows, true>(a, x, m, sums);
+    SumColumns<kRows, true>(a, x, m, begin, end, sums);
   } else {
-    SumColumns<kRows, false>(a, x, m, sums);
+    SumColumns<kRows, false>(a, x, m, begin, end, sums);
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const double sum = BlockSum(sums[r], warps);
-    if (threadIdx.x == 0 && first + r < a.n) a.sums[(first + r) * (a.count + 1) + m] = sum;
+    if (threadIdx.x == 0 && first + r < a.n) {
+      a.sums[((first + r) * kMixParts + blockIdx.z) * (a.count + 1) + m] = sum;
+    }
   }
 }
 
@@ -75,10 +81,11 @@ Status SumMixes(const MixArgs& args, cudaStream_t stream) {
   constexpr int kRowsOfMany = 4;
   const auto products = static_cast<unsigned>(args.count + 1);
   if (args.n < 4 * kRowsOfMany) {
-    MixKernel<1><<<dim3(products, static_cast<unsigned>(args.n)), kBlock, 0, stream>>>(args);
+    MixKernel<1>
+        <<<dim3(products, static_cast<unsigned>(args.n), kMixParts), kBlock, 0, stream>>>(args);
   } else {
     MixKernel<kRowsOfMany>
-        <<<dim3(products, Blocks(args.n, kRowsOfMany)), kBlock, 0, stream>>>(args);
+        <<<dim3(products, Blocks(args.n, kRowsOfMany), kMixParts), kBlock, 0, stream>>>(args);
   }
   return LaunchStatus("products of hyper-connections");
 }

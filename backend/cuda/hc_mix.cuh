@@ -2,6 +2,7 @@
 // and its norm.
 #pragma once
 
+#include "backend/cuda/hc_mix.h"
 #include "backend/cuda/rows.cuh"
 
 namespace fathom::cuda {
@@ -11,9 +12,20 @@ inline constexpr int kNormWarps = kNormThreads / kWarp;
 
 __device__ inline float Sigmoid(float z) { return 1.0f / (1.0f + expf(-z)); }
 
-// fn[m] . X * rho, rho = 1 / sqrt(mean of the squares + eps), from a row of `count` + 1 sums.
+// The sums of row i.
+__device__ inline const double* MixesOf(const double* sums, int64_t i, int count) {
+  return sums + i * kMixParts * (count + 1);
+}
+// fn[m] . X * rho, rho = 1 / sqrt(mean of the squares + eps), from a row's sums.
 __device__ inline float MixOf(const double* sums, int m, int count, int64_t size, float eps) {
-  return static_cast<float>(sums[m]) * InverseRms(sums[count], size, eps);
+  double product = 0.0;
+  double squares = 0.0;
+#pragma unroll
+  for (int p = 0; p < kMixParts; ++p) {
+    product += sums[p * (count + 1) + m];
+    squares += sums[p * (count + 1) + count];
+  }
+  return static_cast<float>(product) * InverseRms(squares, size, eps);
 }
 
 // x = RMSNorm(bf16(sum of pre[c] * copies[c])), the work of a block of kNormThreads; x keeps the

@@ -8,8 +8,9 @@
 
 namespace fathom::cuda {
 
-// sums[i] = {fn[0] . X, .., fn[count - 1] . X, X . X} in double, where X are the `size` values of
-// row rows[i] of hc (row i where `rows` is null). Rows do not depend on each other.
+// {fn[0] . X, .., fn[count - 1] . X, X . X} in double, where X are the `size` values of row rows[i]
+// of hc (row i where `rows` is null): their sums over parts of the columns. Rows do not depend on
+// each other.
 struct MixArgs {
   const float* hc = nullptr;
   const int* rows = nullptr;
@@ -17,7 +18,7 @@ struct MixArgs {
   const float* fn = nullptr;  // [count][size]
   int count = 0;
   int64_t size = 0;
-  double* sums = nullptr;  // [n][count + 1]
+  double* sums = nullptr;  // [n][kMixParts][count + 1]
 };
 Status SumMixes(const MixArgs& args, cudaStream_t stream);
 

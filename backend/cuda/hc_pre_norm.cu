@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kNormThreads) HcPreNormKernel(HcPreNormRows a)
   const int thread = static_cast<int>(threadIdx.x);
   const int hc = a.copies;
   const int count = (2 + hc) * hc;
-  const double* sums = a.sums + row * (count + 1);
+  const double* sums = MixesOf(a.sums, row, count);
   const auto mix = [&](int m, int kind) {
     return MixOf(sums, m, count, hc * a.width, a.norm_eps) * a.scale[kind] + a.base[m];
   };

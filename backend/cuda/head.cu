@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kNormThreads)
   const float* copies = hc + int64_t{rows[blockIdx.x]} * num_copies * width;
   const auto thread = static_cast<int>(threadIdx.x);
   if (thread < num_copies) {
-    const float mix = MixOf(sums + int64_t{blockIdx.x} * (num_copies + 1), thread, num_copies,
+    const float mix = MixOf(MixesOf(sums, blockIdx.x, num_copies), thread, num_copies,
                             num_copies * width, norm_eps);
     pre[thread] = Sigmoid(mix * scale[0] + base[thread]) + hc_eps;
   }

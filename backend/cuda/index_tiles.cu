@@ -16,34 +16,63 @@ constexpr int kEntries = 64;
 constexpr int kThreads = 128;
 constexpr int kScoreWarps = kThreads / kWarp;
 constexpr int kGroups = kIndexDim / kE2m1Group;
-constexpr int kUnitsOfKey = kIndexDim / 8;
 // Padded so that eight rows begin in different banks.
 constexpr int kKeyRow = kIndexDim + 8;
 constexpr int kWeighedRow = kEntries + 4;
 
-// Channels 8 unit .. + 7 of a key, packed.
-__device__ inline uint4 LoadUnit(const PageFormat& f, EntryRef entry, int unit) {
+// Half of a key, packed, by a thread; its loads are under way together.
+constexpr int kHalf = kIndexDim / 2;
+__device__ inline void LoadHalf(const PageFormat& f, EntryRef entry, int half, uint4* out) {
   const std::byte* values = EntryValues(f, entry);
   const uint8_t* scales = EntryScales(f, entry);
-  uint32_t out[4];
+  uint32_t packed[4] = {};
+  const auto store = [&](int unit) { out[unit] = {packed[0], packed[1], packed[2], packed[3]}; };
   switch (f.encoding) {
     case EntryEncoding::kE2m1: {
-      const CodeScale scale(scales[unit * 8 / kE2m1Group], kE2m1Bias);
-      DecodeE2m1(*reinterpret_cast<const uint32_t*>(values + 4 * unit), scale, out);
-      break;
+      constexpr int kWords = kHalf / 8 / 4;
+      const auto* from = reinterpret_cast<const uint4*>(values + half * (kHalf / 2));
+      const uint4 words[kWords] = {from[0], from[1]};
+      const uint8_t bytes[kWords] = {scales[half * kWords], scales[half * kWords + 1]};
+#pragma unroll
+      for (int w = 0; w < kWords; ++w) {
+        const CodeScale scale(bytes[w], kE2m1Bias);
+        const uint32_t codes[4] = {words[w].x, words[w].y, words[w].z, words[w].w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          DecodeE2m1(codes[i], scale.first, packed);
+          scale.Finish(packed, 4);
+          store(4 * w + i);
+        }
+      }
+      return;
     }
     case EntryEncoding::kE4m3Scaled: {
       // A power of two that is a normal number.
-      const uint32_t scale = __float_as_uint(*reinterpret_cast<const float*>(scales)) >> 23;
-      const uint2 codes = *reinterpret_cast<const uint2*>(values + 8 * unit);
-      DecodeE4m3(codes.x, codes.y, CodeScale(scale, kE4m3Bias), out);
-      break;
+      const CodeScale scale(__float_as_uint(*reinterpret_cast<const float*>(scales)) >> 23,
+                            kE4m3Bias);
+      const auto* from = reinterpret_cast<const uint4*>(values + half * kHalf);
+#pragma unroll
+      for (int w = 0; w < kHalf / 16; ++w) {
+        const uint4 codes = from[w];
+        DecodeE4m3(codes.x, codes.y, scale.first, packed);
+        scale.Finish(packed, 4);
+        store(2 * w);
+        DecodeE4m3(codes.z, codes.w, scale.first, packed);
+        scale.Finish(packed, 4);
+        store(2 * w + 1);
+      }
+      return;
     }
-    default:
-      PackBf16(*reinterpret_cast<const uint4*>(values + 16 * unit), out);
-      break;
+    default: {
+      const auto* from = reinterpret_cast<const uint4*>(values + 2 * half * kHalf);
+#pragma unroll
+      for (int unit = 0; unit < kHalf / 8; ++unit) {
+        PackBf16(from[unit], packed);
+        store(unit);
+      }
+      return;
+    }
   }
-  return {out[0], out[1], out[2], out[3]};
 }
 
 __global__ void __launch_bounds__(kThreads) ScoreTileKernel(IndexRows a) {
@@ -56,12 +85,16 @@ __global__ void __launch_bounds__(kThreads) ScoreTileKernel(IndexRows a) {
   if (count <= 0) return;
   const BlockTable& table = a.plan.TablesFor(CacheKind::kC4IndexKeys)[a.plan.rows[row].sequence];
   const auto thread = static_cast<int>(threadIdx.x);
-  for (int i = thread; i < kEntries * kUnitsOfKey; i += kThreads) {
-    const int entry = i / kUnitsOfKey;
-    const int unit = i % kUnitsOfKey;
-    uint4 words = {0, 0, 0, 0};
-    if (entry < count) words = LoadUnit(a.keys.format, Locate(a.keys, table, first + entry), unit);
-    *reinterpret_cast<uint4*>(keys + entry * kKeyRow + 8 * unit) = words;
+  static_assert(kThreads == 2 * kEntries);
+  {
+    const int entry = thread / 2;
+    const int half = thread % 2;
+    auto* out = reinterpret_cast<uint4*>(keys + entry * kKeyRow + half * kHalf);
+    if (entry < count) {
+      LoadHalf(a.keys.format, Locate(a.keys, table, first + entry), half, out);
+    } else {
+      for (int unit = 0; unit < kHalf / 8; ++unit) out[unit] = {0, 0, 0, 0};
+    }
   }
   __syncthreads();
   const int g = Lane() / 4;

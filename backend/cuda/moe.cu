@@ -175,10 +175,10 @@ bool ExpertHasTiles(const ExpertWeights& e) {
   return e.w1.dtype == e.w3.dtype;
 }
 
-// A block per row: its experts by ascending id, then the shared one, summed in fp32.
+// A block per row and kBlock channels: experts by ascending id, then the shared one, in fp32.
 __global__ void __launch_bounds__(kBlock) CombineKernel(MoeRows a) {
   __shared__ int order[kMaxExpertsPerToken];
-  const int64_t row = blockIdx.x;
+  const int64_t row = blockIdx.y;
   const int thread = static_cast<int>(threadIdx.x);
   const int32_t* ids = a.ids + row * a.chosen;
   if (thread < a.chosen) {
@@ -189,18 +189,17 @@ __global__ void __launch_bounds__(kBlock) CombineKernel(MoeRows a) {
     order[place] = thread;
   }
   __syncthreads();
-  const uint16_t* slots = a.expert_out + row * (a.chosen + 1) * a.dim;
-  for (int c = thread; c < a.dim; c += kBlock) {
-    float sum = 0.0f;
-    for (int k = 0; k < a.chosen; ++k) {
-      const int32_t id = ids[order[k]];
-      if (id >= 0 && id < a.num_experts) {
-        sum += FromBf16(slots[int64_t{order[k]} * a.dim + c]);
-      }
-    }
-    sum += FromBf16(slots[int64_t{a.chosen} * a.dim + c]);
-    a.out[row * a.dim + c] = RoundBf16(sum);
+  const int c = static_cast<int>(blockIdx.x) * kBlock + thread;
+  if (c >= a.dim) return;
+  const uint16_t* slots = a.expert_out + row * (a.chosen + 1) * a.dim + c;
+  float sum = 0.0f;
+#pragma unroll 8
+  for (int k = 0; k < a.chosen; ++k) {
+    const int32_t id = ids[order[k]];
+    if (id >= 0 && id < a.num_experts) sum += FromBf16(slots[int64_t{order[k]} * a.dim]);
   }
+  sum += FromBf16(slots[int64_t{a.chosen} * a.dim]);
+  a.out[row * a.dim + c] = RoundBf16(sum);
 }
 
 }  // namespace
@@ -280,7 +279,8 @@ Status CudaBackend::DoMoe(const MoeArgs& args) {
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("moe: groups"));
     FATHOM_RETURN_IF_ERROR(tiles ? cuda::MultiplyExpertTiles(rows, state.stream)
                                  : cuda::MultiplyExperts(rows, state.stream));
-    cuda::CombineKernel<<<static_cast<unsigned>(count), cuda::kBlock, 0, state.stream>>>(rows);
+    cuda::CombineKernel<<<dim3(cuda::Blocks(dim, cuda::kBlock), static_cast<unsigned>(count)),
+                          cuda::kBlock, 0, state.stream>>>(rows);
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("moe: sum"));
   }
   return OkStatus();

@@ -35,6 +35,13 @@ __device__ float Softplus(float z) {
   return static_cast<float>(fmax(x, 0.0) + log1p(exp(-fabs(x))));
 }
 
+// fp32 holds the product of two bf16 values, which inputs are in official numerics.
+template <DType kType>
+__device__ double Product(float w, float x) {
+  if constexpr (kType == DType::kBF16) return static_cast<double>(w * x);
+  return static_cast<double>(w) * static_cast<double>(x);
+}
+
 // gate[expert] . x of kRows rows in double, the warp's work: which expert is better must not hang
 // on the order of a sum.
 template <DType kType, int kRows>
@@ -42,31 +49,31 @@ __device__ void RouterLogits(const WeightView& gate, int expert, const float* co
                              double* sums) {
   const WeightRow<kType> weights(gate, expert);
   const int whole = gate.cols / 4 * 4;
-#pragma unroll 4
+#pragma unroll 8
   for (int k = 4 * Lane(); k < whole; k += 4 * kWarp) {
     const Four w = weights.Load(k);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const Four v = LoadFour(x[r] + k);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        sums[r] += static_cast<double>(w.v[i]) * static_cast<double>(v.v[i]);
-      }
+      for (int i = 0; i < 4; ++i) sums[r] += Product<kType>(w.v[i], v.v[i]);
     }
   }
   for (int k = whole + Lane(); k < gate.cols; k += kWarp) {
-    const auto w = static_cast<double>(weights.LoadOne(k));
+    const float w = weights.LoadOne(k);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) sums[r] += w * static_cast<double>(x[r][k]);
+    for (int r = 0; r < kRows; ++r) sums[r] += Product<kType>(w, x[r][k]);
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) sums[r] = WarpSum(sums[r]);
 }
 
-// A warp per expert and kRows rows.
+constexpr int kLogitWarps = 2;
+
+// A warp per expert and kRows rows; small blocks, for more multiprocessors.
 template <int kRows>
-__global__ void __launch_bounds__(kBlock) LogitsKernel(RouteRows a) {
-  const int expert = static_cast<int>(blockIdx.x) * kWarps + WarpIndex();
+__global__ void __launch_bounds__(kLogitWarps* kWarp) LogitsKernel(RouteRows a) {
+  const int expert = static_cast<int>(blockIdx.x) * kLogitWarps + WarpIndex();
   if (expert >= a.gate.rows) return;
   const int64_t first = int64_t{blockIdx.y} * kRows;
   const float* x[kRows];
@@ -220,13 +227,14 @@ Status CudaBackend::DoRoute(const RouteArgs& args) {
                                   count,
                                   state.scratch.router_logits};
     constexpr int kRowsOfMany = 4;
-    const unsigned blocks = cuda::Blocks(experts, cuda::kWarps);
+    const unsigned blocks = cuda::Blocks(experts, cuda::kLogitWarps);
+    constexpr unsigned kThreads = cuda::kLogitWarps * cuda::kWarp;
     if (count < 4 * kRowsOfMany) {
       cuda::LogitsKernel<1>
-          <<<dim3(blocks, static_cast<unsigned>(count)), cuda::kBlock, 0, state.stream>>>(rows);
+          <<<dim3(blocks, static_cast<unsigned>(count)), kThreads, 0, state.stream>>>(rows);
     } else {
       cuda::LogitsKernel<kRowsOfMany>
-          <<<dim3(blocks, cuda::Blocks(count, kRowsOfMany)), cuda::kBlock, 0, state.stream>>>(rows);
+          <<<dim3(blocks, cuda::Blocks(count, kRowsOfMany)), kThreads, 0, state.stream>>>(rows);
     }
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("route: logits"));
     cuda::ChooseKernel<<<static_cast<unsigned>(count), cuda::kBlock, bytes, state.stream>>>(rows);

@@ -35,6 +35,10 @@ struct ExpertItem {
 // Channels of the attention heads that have tile kernels.
 inline constexpr int kTileHeadDim = 512;
 
+// Parts of a row's columns that products of hyper-connections are summed in, to keep more of the
+// GPU busy.
+inline constexpr int kMixParts = 4;
+
 // Items of one expert that a block takes together.
 struct ExpertTile {
   int32_t expert = 0;
@@ -61,8 +65,9 @@ struct Scratch {
   int64_t attention_splits = 0;
   float* attention_partial = nullptr;  // [attention_splits][kTileHeadDim]
   float* attention_stats = nullptr;    // [attention_splits][2]
+  uint16_t* step_keys = nullptr;       // [max_rows][kTileHeadDim], bf16
   float* router_logits = nullptr;      // [rows][max_experts]
-  double* mixes = nullptr;             // [rows][sums of a hyper-connection]
+  double* mixes = nullptr;             // [rows][kMixParts][products of a hyper-connection + 1]
   // Indexer.
   int index_rows = 0;              // rows that are scored at a time
   int64_t max_entries = 0;         // compressed entries of a sequence
@@ -103,8 +108,9 @@ inline MemoryLayout LayOutScratch(const BackendLimits& l, const CudaOptions& opt
   place(s.expert_out, slots, l.max_cols);
   place(s.attention_partial, s.attention_splits, kTileHeadDim);
   place(s.attention_stats, s.attention_splits, 2);
+  place(s.step_keys, s.attention_splits > 0 ? l.max_rows : 0, kTileHeadDim);
   place(s.router_logits, s.rows, l.max_experts);
-  place(s.mixes, s.rows, (2 + kMaxHcMult) * kMaxHcMult + 1);
+  place(s.mixes, s.rows, kMixParts * ((2 + kMaxHcMult) * kMaxHcMult + 1));
   place(s.index_queries, s.index_rows, int64_t{l.max_heads} * l.max_head_dim);
   place(s.index_weights, s.index_rows, l.max_heads);
   place(s.index_scores, s.index_rows, s.max_entries);

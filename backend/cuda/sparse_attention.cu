@@ -18,11 +18,12 @@ constexpr int kHeads = kWarps;
 __device__ void LoadKey(const KeyList& list, int i, float* key) {
   const AttentionRows& a = list.a;
   const KeyList::Place place = list.PlaceOf(i);
-  if (place.step_row == nullptr) {
+  if (place.step_row < 0) {
     LoadEntry((place.compressed ? a.compressed : a.swa).format, place.entry, key);
     return;
   }
-  for (int c = Lane(); c < a.dim; c += kWarp) key[c] = place.step_row[c];
+  const float* row = a.step_kv + place.step_row * a.dim;
+  for (int c = Lane(); c < a.dim; c += kWarp) key[c] = row[c];
 }
 
 // A block per row and kHeads heads, a warp per head: softmax and sums over tiles of keys in the
@@ -148,12 +149,14 @@ Status CudaBackend::DoSparseAttention(const SparseAttentionArgs& args) {
                               0,
                               1,
                               state.scratch.attention_partial,
-                              state.scratch.attention_stats};
+                              state.scratch.attention_stats,
+                              state.scratch.step_keys};
   if (cuda::HasAttentionTiles(args)) {
     const int splits = cuda::SplitsOf(MostKeys(args));
     const int64_t at_a_time = state.scratch.attention_splits / (int64_t{splits} * heads);
     if (at_a_time > 0) {
       rows.splits = splits;
+      FATHOM_RETURN_IF_ERROR(cuda::PackStepKeys(rows, n, state.stream));
       for (int64_t first = 0; first < n; first += at_a_time) {
         rows.first_row = static_cast<int>(first);
         FATHOM_RETURN_IF_ERROR(cuda::AttendTiles(

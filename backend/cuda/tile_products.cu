@@ -61,11 +61,11 @@ __global__ void __launch_bounds__(kBlock, 2) FewInputsKernel(Jobs a) {
     const int64_t column = int64_t{first_row / job.rows_per_group} * job.weight.cols;
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      const int64_t input = first_input + t * kTileInputs + Lane() / 4;
-      rows[t] = input < a.x.n ? a.x.data + input * a.x.cols + column : nullptr;
+      const int64_t input = min(first_input + t * kTileInputs + Lane() / 4, a.x.n - 1);
+      rows[t] = a.x.data + input * a.x.cols + column;
     }
     float acc[kTiles][4];
-    MultiplySegment<kType, kTiles>(job.weight, first_row, task % split.segments, rows, acc);
+    Segment<kType, kTiles>(job.weight, first_row, task % split.segments).Multiply(rows, acc);
     StoreSums<kTiles>(acc, sums + task * kSize);
   }
   __syncthreads();
@@ -88,20 +88,17 @@ __global__ void __launch_bounds__(kBlock, 2) ManyInputsKernel(Jobs a) {
   const int first_row = (block * kWarps + WarpIndex()) * kTileRows;
   const int64_t first_input = int64_t{blockIdx.x} * kTiles * kTileInputs;
   const int64_t left = a.x.n - first_input;
-  const int tiles =
-      static_cast<int>(min(int64_t{kTiles}, (left + kTileInputs - 1) / int64_t{kTileInputs}));
   // Rows of a block are of one group: groups have whole blocks of them, or there is one.
   const int64_t column = int64_t{block * kWarps * kTileRows / job.rows_per_group} * job.weight.cols;
   const uint16_t* x = a.x.data + first_input * a.x.cols + column;
   float total[kTiles][4];
   MultiplyAll<kType, kTiles>(
-      job.weight, first_row, tiles,
+      job.weight, first_row,
       [&](int input) { return input < left ? x + input * a.x.cols : nullptr; }, stages, total);
   const int g = Lane() / 4;
   const int q = Lane() % 4;
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
-    if (t >= tiles) continue;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       Store(a, job, first_input + t * kTileInputs + 2 * q + i % 2, first_row + g + i / 2 * 8,

@@ -40,16 +40,19 @@ __device__ inline void PackGroup(float* v, bool quantise, uint16_t* out) {
 // acc[t] += the step's product with inputs 8 t .. 8 t + 7, for t < kTiles. `input(t, unit)` are the
 // lane's eight columns of input 8 t + lane / 4, packed.
 template <DType kType, int kTiles, typename Input>
-__device__ __forceinline__ void MultiplyStep(const typename WeightTile<kType>::Raw& raw, int tiles,
+__device__ __forceinline__ void MultiplyStep(const typename WeightTile<kType>::Raw& raw,
                                              const Input& input, float (*acc)[4]) {
-  const typename WeightTile<kType>::Scales scales(raw);
+  const auto scales = WeightTile<kType>::Scales(raw);
 #pragma unroll
   for (int unit = 0; unit < kUnits; ++unit) {
     uint32_t w[2][4];
     WeightTile<kType>::Decode(raw, scales, unit, w);
+    if (scales.large) {
+      scales.of[0].Finish(w[0], 4);
+      scales.of[1].Finish(w[1], 4);
+    }
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      if (t >= tiles) continue;
       const uint4 x = input(t, unit);
       MmaBf16(acc[t], w[0][0], w[1][0], w[0][1], w[1][1], x.x, x.y);
       MmaBf16(acc[t], w[0][2], w[1][2], w[0][3], w[1][3], x.z, x.w);
@@ -57,51 +60,61 @@ __device__ __forceinline__ void MultiplyStep(const typename WeightTile<kType>::R
   }
 }
 
-// The lane's inputs from global memory; null rows are zeros.
+// The lane's inputs from global memory. Where there are fewer than 8 kTiles, any others may stand
+// for them: what is computed with them is not stored.
 template <DType kType, int kTiles>
 struct InputRows {
   const uint16_t* rows[kTiles];  // input 8 t + lane / 4
   __device__ uint4 Load(int t, int step, int unit) const {
-    if (rows[t] == nullptr) return {0, 0, 0, 0};
     const int column = WeightTile<kType>::UnitOf(unit, Lane() % 4) * 8;
     return *reinterpret_cast<const uint4*>(rows[t] + int64_t{step} * kStep + column);
   }
 };
 
-// acc[t] = a segment's products of 16 weight rows from `first_row` on, the work of a warp.
-template <DType kType, int kTiles>
-__device__ __forceinline__ void MultiplySegment(const WeightView& weight, int first_row,
-                                                int segment, const uint16_t* const* rows,
-                                                float (*acc)[4]) {
-  using Tile = WeightTile<kType>;
-  // Steps whose weights are on their way: 4 KiB of a warp, 8 of bf16.
-  constexpr int kAhead = kType == DType::kI8 ? kSegmentSteps : 2;
-  const Tile tile(weight, first_row);
-  const int begin = segment * kSegmentSteps;
-  const int count = min(kSegmentSteps, weight.cols / kStep - begin);
-  InputRows<kType, kTiles> inputs;
+// Steps whose weights are on their way: 4 KiB of a warp, 8 of bf16.
+template <DType kType>
+inline constexpr int kStepsAhead = kType == DType::kI8 ? kSegmentSteps : 2;
+
+// A segment of 16 weight rows from `first_row` on, the work of a warp: the constructor sends for
+// weights, Multiply takes them.
+template <DType kType, int kTiles, int kAhead = kStepsAhead<kType>>
+class Segment {
+ public:
+  __device__ __forceinline__ Segment(const WeightView& weight, int first_row, int segment)
+      : tile_(weight, first_row),
+        begin_(segment * kSegmentSteps),
+        count_(min(kSegmentSteps, weight.cols / kStep - begin_)) {
 #pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-    inputs.rows[t] = rows[t];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) acc[t][i] = 0.0f;
-  }
-  typename Tile::Raw raw[kAhead];
-#pragma unroll
-  for (int s = 0; s < kAhead; ++s) {
-    if (s < count) raw[s] = tile.Load(begin + s);
-  }
-#pragma unroll
-  for (int s = 0; s < kSegmentSteps; ++s) {
-    if (s >= count) continue;
-    MultiplyStep<kType, kTiles>(
-        raw[s % kAhead], kTiles, [&](int t, int unit) { return inputs.Load(t, begin + s, unit); },
-        acc);
-    if (s + kAhead < kSegmentSteps && s + kAhead < count) {
-      raw[s % kAhead] = tile.Load(begin + s + kAhead);
+    for (int s = 0; s < kAhead; ++s) {
+      if (s < count_) raw_[s] = tile_.Load(begin_ + s);
     }
   }
-}
+  // acc[t] = the products with inputs 8 t .. 8 t + 7.
+  __device__ __forceinline__ void Multiply(const uint16_t* const* rows, float (*acc)[4]) {
+    InputRows<kType, kTiles> inputs;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      inputs.rows[t] = rows[t];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc[t][i] = 0.0f;
+    }
+#pragma unroll
+    for (int s = 0; s < kSegmentSteps; ++s) {
+      if (s >= count_) continue;
+      MultiplyStep<kType, kTiles>(
+          raw_[s % kAhead], [&](int t, int unit) { return inputs.Load(t, begin_ + s, unit); }, acc);
+      if (s + kAhead < kSegmentSteps && s + kAhead < count_) {
+        raw_[s % kAhead] = tile_.Load(begin_ + s + kAhead);
+      }
+    }
+  }
+
+ private:
+  WeightTile<kType> tile_;
+  int begin_;
+  int count_;
+  typename WeightTile<kType>::Raw raw_[kAhead];
+};
 
 // Segments of all columns, and how a block of kWarps warps that splits them between its warps is
 // laid out: `tiles` tiles of 16 rows at a time.
@@ -173,7 +186,7 @@ struct InputStages {
 // warps have different rows and the same inputs. Warps without rows (`first_row` behind the last)
 // come along for the copies. `stages` has InputStages<kTiles>::kBytes.
 template <DType kType, int kTiles, typename RowOf>
-__device__ __forceinline__ void MultiplyAll(const WeightView& weight, int first_row, int tiles,
+__device__ __forceinline__ void MultiplyAll(const WeightView& weight, int first_row,
                                             const RowOf& row_of, uint4* stages, float (*total)[4]) {
   using Tile = WeightTile<kType>;
   using Stages = InputStages<kTiles>;
@@ -203,7 +216,7 @@ __device__ __forceinline__ void MultiplyAll(const WeightView& weight, int first_
       }
     }
     MultiplyStep<kType, kTiles>(
-        raw, tiles, [&](int t, int unit) { return Stages::Load(stages, step, t, unit); }, acc);
+        raw, [&](int t, int unit) { return Stages::Load(stages, step, t, unit); }, acc);
     if (step % kSegmentSteps == kSegmentSteps - 1 || step == steps - 1) {
       const bool first = step < kSegmentSteps;
 #pragma unroll
