@@ -75,7 +75,8 @@ Result<ExpertOffload> ParseExpertOffload(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), gib);
   if (error != std::errc() || end != text.data() + text.size() || !(gib >= 0.0) || gib > kMostGib) {
     return InvalidArgument("'" + std::string(text) +
-                           "' is neither auto nor a number of GiB, as in 20 or 0.5");
+                           "' is neither auto nor a number of GiB, as in 20 or 0.5 "
+                           "(vLLM's name: --cpu-offload-gb)");
   }
   return ExpertOffload{true, static_cast<int64_t>(gib * 0x1p30)};
 }
@@ -89,7 +90,8 @@ Status CheckOffloadOptions(const ModelOptions& o) {
     FATHOM_ASSIGN_OR_RETURN(const ExpertOffload offload, ParseExpertOffload(o.expert_offload));
     // None is what it does anyway, and what vLLM's users write out.
     if (offload.bytes != 0) {
-      return InvalidArgument("--expert-offload " + o.expert_offload + ": " + why);
+      return InvalidArgument("--expert-offload (--cpu-offload-gb) " + o.expert_offload + ": " +
+                             why);
     }
   }
   return o.expert_profile.empty() ? OkStatus() : InvalidArgument("--expert-profile: " + why);

@@ -217,6 +217,10 @@ const FlagInfo* FlagCatalogue::Find(std::string_view name) const {
 
 FlagCatalogue::Match FlagCatalogue::FindOrNegated(std::string_view name) const {
   if (const FlagInfo* flag = Find(name)) return {flag, false};
+  for (const auto& [long_name, flag] : flags_) {
+    const auto& names = flag.other_names;
+    if (std::find(names.begin(), names.end(), name) != names.end()) return {&flag, false};
+  }
   if (!name.starts_with("no-")) return {};
   const FlagInfo* flag = Find(name.substr(3));
   if (flag == nullptr || flag->kind != FlagKind::kSwitch) return {};

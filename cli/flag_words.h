@@ -16,7 +16,8 @@ namespace fathom::cli {
 struct FlagInfo {
   std::string name;  // long, without dashes in front
   FlagKind kind = FlagKind::kValue;
-  std::vector<std::string> short_names;  // one letter each
+  std::vector<std::string> short_names = {};  // one letter each
+  std::vector<std::string> other_names = {};  // long ones that mean the same
 };
 
 // All flags that there are.
@@ -24,7 +25,7 @@ class FlagCatalogue {
  public:
   void Add(FlagInfo flag);
   [[nodiscard]] const FlagInfo* Find(std::string_view name) const;
-  // As Find, and "no-x" finds the switch x.
+  // As Find, also by other names, and "no-x" finds the switch x.
   struct Match {
     const FlagInfo* flag = nullptr;
     bool negated = false;

@@ -164,7 +164,12 @@ FlagCatalogue CatalogueOf(const CLI::App& serve) {
   FlagCatalogue catalogue;
   for (const CLI::Option* option : serve.get_options()) {
     if (const std::string name = NameOf(*option); !name.empty()) {
-      catalogue.Add({name, KindOf(*option), option->get_snames()});
+      // A switch's other names are its "--no-x" forms.
+      std::vector<std::string> others;
+      if (KindOf(*option) != FlagKind::kSwitch) {
+        others.assign(option->get_lnames().begin() + 1, option->get_lnames().end());
+      }
+      catalogue.Add({name, KindOf(*option), option->get_snames(), std::move(others)});
     }
   }
   for (const VllmFlag& flag : VllmFlags()) catalogue.Add({std::string(flag.name), flag.kind, {}});

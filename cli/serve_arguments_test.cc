@@ -170,7 +170,7 @@ const std::vector<Case> kCases = {
     {{"--cpu-offload-gb", "0"}, kA},
     {{"--cpu-offload-gb", "100"}, kR},
     {{"--cpu-offload-gb", "100", "--backend", "cuda"}, kA},
-    {{"--cpu-offload-gb", "-1", "--backend", "cuda"}, kR},
+    {{"--cpu-offload-gb", "many", "--backend", "cuda"}, kR},
     {{"--expert-offload", "auto", "--backend", "cuda"}, kA},
     {{"--expert-offload", "auto"}, kR},
     {{"--expert-offload", "20G", "--backend", "cuda"}, kR},
@@ -603,6 +603,24 @@ TEST(PrintConfig, GivenAsAFileItMeansTheSame) {
   // A second time there is nothing new: the texts differ in origins only.
   const TempFile again(second.config);
   EXPECT_EQ(Give({"--config", again.path(), "--print-config"}).config, second.config);
+}
+
+TEST(ServeArguments, VllmsNameOfAnOptionIsThatOption) {
+  for (const Values& arguments : {Values{"--cpu-offload-gb", "20"}, {"--cpu_offload_gb=20"}}) {
+    Values all = {"--backend", "cuda"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    const Outcome read = Give(all);
+    EXPECT_THAT(read.given.problems, IsEmpty());
+    EXPECT_EQ(read.options.model.expert_offload, "20");
+    EXPECT_THAT(read.config, HasSubstr("\nexpert-offload: 20  # command line\n"));
+    const auto engine = ToEngineOptions(read.options.model);
+    ASSERT_TRUE(engine.ok());
+    EXPECT_EQ(engine->expert_offload.bytes, int64_t{20} << 30);
+  }
+  const TempFile file("backend: cuda\ncpu_offload_gb: 0.5\n");
+  const Outcome read = Give({"--config", file.path()});
+  EXPECT_THAT(read.given.problems, IsEmpty());
+  EXPECT_EQ(read.options.model.expert_offload, "0.5");
 }
 
 TEST(ServeArguments, PlacesOfWeightsAndThreadsComeFromAllSources) {
