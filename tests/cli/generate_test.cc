@@ -47,6 +47,30 @@ TEST(Generate, PromptFileAndStandardInputAreTheSameQuestion) {
             "323\n");
 }
 
+TEST(Generate, RecordsHowOftenExpertsAreUsed) {
+  const TempFolder folder;
+  const std::string path = (folder.path() / "use.json").string();
+  EXPECT_EQ(Generate({"--temperature", "0", "--record-expert-use", path, kSum}), "323\n");
+  const Json use = Json::parse(ReadFile(path), nullptr, false);
+  ASSERT_TRUE(use.is_object());
+  EXPECT_EQ(use["version"], 1);
+  ASSERT_EQ(use["counts"].size(), use["num_layers"]);
+  int64_t first = -1;
+  for (const Json& layer : use["counts"]) {
+    int64_t sum = 0;
+    for (const Json& count : layer) sum += count.get<int64_t>();
+    EXPECT_GT(sum, 0);
+    EXPECT_EQ(sum % use["experts_per_token"].get<int64_t>(), 0);
+    if (first < 0) first = sum;
+    EXPECT_EQ(sum, first);  // every row goes through every layer
+  }
+  const Outcome refused =
+      RunFathom({"generate", "--record-expert-use", "/no/such/folder/use.json", kSum});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.err, HasSubstr("--record-expert-use /no/such/folder/use.json"));
+  EXPECT_EQ(refused.out, "");
+}
+
 TEST(Generate, TimingGoesToStandardErrorOnly) {
   const Outcome outcome = RunFathom({"generate", "--temperature", "0", kSum});
   EXPECT_EQ(outcome.out, "323\n");

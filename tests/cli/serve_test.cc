@@ -168,6 +168,20 @@ TEST(ServeShutdown, TheRunningStreamIsFinishedFirst) {
   EXPECT_EQ(server.program().Finish().status, 0);
 }
 
+TEST(ServeShutdown, TheRecordOfExpertsIsWritten) {
+  const TempFolder folder;
+  const std::string path = (folder.path() / "use.json").string();
+  Server server({"--record-expert-use", path});
+  ASSERT_NE(server.port(), 0);
+  EXPECT_FALSE(std::filesystem::exists(path));
+  const Json body = {{"prompt", "Once upon a time"}, {"max_tokens", 3}};
+  EXPECT_EQ(server.Post("/v1/completions", body).status, 200);
+  server.program().Signal(SIGTERM);
+  EXPECT_EQ(server.program().Finish().status, 0);
+  const Json use = Json::parse(ReadFile(path), nullptr, false);
+  EXPECT_EQ(use["format"], "fathom expert use");
+}
+
 TEST(ServeShutdown, StreamsThatTakeTooLongAreAborted) {
   Server server({"--shutdown-timeout", "0"});
   ASSERT_NE(server.port(), 0);
