@@ -30,6 +30,7 @@ TEST(CudaScratch, OnePassMeasuresWhatTheOtherPlaces) {
       reinterpret_cast<std::byte*>(placed.index_scores + placed.index_rows * placed.max_entries),
       memory.data() + memory.size());
   limits.max_rows = limits.max_cols = limits.max_expert_width = INT32_MAX;
+  options.scratch_rows = INT32_MAX;
   EXPECT_TRUE(cuda::LayOutScratch(limits, options, nullptr, measured).overflow());
 }
 
