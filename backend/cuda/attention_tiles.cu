@@ -15,6 +15,7 @@
 #include "backend/cuda/attention.cuh"
 #include "backend/cuda/formats.cuh"
 #include "backend/cuda/fragments.cuh"
+#include "backend/cuda/launch.cuh"
 
 namespace fathom::cuda {
 namespace {
@@ -280,7 +281,7 @@ __global__ void __launch_bounds__(kBlock)
 }
 
 __global__ void __launch_bounds__(kBlock, 2) AttentionTileKernel(AttentionRows a) {
-  extern __shared__ uint4 memory[];
+  auto* const memory = SharedMemory<uint4>();
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   const int row = a.first_row + static_cast<int>(blockIdx.z);
   const KeyList list(a, row);
@@ -378,22 +379,22 @@ bool HasAttentionTiles(const SparseAttentionArgs& args) {
 }
 
 Status PackStepKeys(const AttentionRows& rows, int64_t n, cudaStream_t stream) {
-  StepKeysKernel<<<Blocks(n * kDim, kBlock * 4), kBlock, 0, stream>>>(rows.step_kv, n * kDim,
-                                                                      rows.step_keys);
+  Launch(StepKeysKernel, Blocks(n * kDim, kBlock * 4), kBlock, 0, stream, rows.step_kv, n * kDim,
+         rows.step_keys);
   return LaunchStatus("sparse_attention: keys of the step");
 }
 
 Status AttendTiles(const AttentionRows& rows, int n, cudaStream_t stream) {
   constexpr int kBytes = static_cast<int>(sizeof(Shared));
-  FATHOM_CUDA(cudaFuncSetAttribute(AttentionTileKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   kBytes));
-  AttentionTileKernel<<<dim3(Blocks(rows.heads, kTileHeads), static_cast<unsigned>(rows.splits),
-                             static_cast<unsigned>(n)),
-                        kBlock, kBytes, stream>>>(rows);
+  FATHOM_RETURN_IF_ERROR(AllowSharedMemory(AttentionTileKernel, kBytes));
+  Launch(AttentionTileKernel,
+         dim3(Blocks(rows.heads, kTileHeads), static_cast<unsigned>(rows.splits),
+              static_cast<unsigned>(n)),
+         kBlock, kBytes, stream, rows);
   FATHOM_RETURN_IF_ERROR(LaunchStatus("sparse_attention"));
   if (rows.splits == 1) return OkStatus();
-  CombineSplitsKernel<<<dim3(static_cast<unsigned>(rows.heads), static_cast<unsigned>(n)),
-                        kCombineThreads, 0, stream>>>(rows);
+  Launch(CombineSplitsKernel, dim3(static_cast<unsigned>(rows.heads), static_cast<unsigned>(n)),
+         kCombineThreads, 0, stream, rows);
   return LaunchStatus("sparse_attention: splits");
 }
 

@@ -1,6 +1,7 @@
 // See backend/ops/compress_insert.h for the contract.
 #include <cmath>
 
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/page_codec.cuh"
 #include "backend/cuda/rows.cuh"
 #include "backend/cuda/state.h"
@@ -102,7 +103,7 @@ __device__ float Pool(const Window& window, int c) {
 // A block per ending entry.
 __global__ void __launch_bounds__(kBlock)
     EntryKernel(CompressRows a, const EndingEntry* entries, unsigned long long* inexact) {
-  extern __shared__ double work[];  // [width], then as many floats
+  auto* const work = SharedMemory<double>();  // [width], then as many floats
   __shared__ double sums[kWarps];
   __shared__ float group[kE2m1Group];
   auto* entry = reinterpret_cast<float*>(work + a.width);
@@ -168,7 +169,7 @@ Status CudaBackend::DoCompressInsert(const CompressInsertArgs& args) {
                                    args.out,
                                    plan.TablesFor(args.state_kind),
                                    plan.TablesFor(args.out_kind)};
-  cuda::StateRowKernel<<<static_cast<unsigned>(n), cuda::kBlock, 0, state.stream>>>(rows);
+  cuda::Launch(cuda::StateRowKernel, static_cast<unsigned>(n), cuda::kBlock, 0, state.stream, rows);
   FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("compress_insert: rows"));
 
   const int64_t num_entries = args.anchor_cos_sin.dim(0);
@@ -184,11 +185,10 @@ Status CudaBackend::DoCompressInsert(const CompressInsertArgs& args) {
     }
   }
   FATHOM_RETURN_IF_ERROR(state.operands.Send(place));
-  cuda::
-      EntryKernel<<<static_cast<unsigned>(num_entries), cuda::kBlock,
-                    static_cast<size_t>(width) * (sizeof(double) + sizeof(float)), state.stream>>>(
-          rows, reinterpret_cast<const cuda::EndingEntry*>(place.device),
-          &state.report->inexact_entries);
+  cuda::Launch(cuda::EntryKernel, static_cast<unsigned>(num_entries), cuda::kBlock,
+               static_cast<size_t>(width) * (sizeof(double) + sizeof(float)), state.stream, rows,
+               reinterpret_cast<const cuda::EndingEntry*>(place.device),
+               &state.report->inexact_entries);
   return cuda::LaunchStatus("compress_insert: entries");
 }
 

@@ -1,5 +1,6 @@
 // See backend/ops/embed_expand.h for the contract.
 #include "backend/cuda/formats.cuh"
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/state.h"
 
 namespace fathom {
@@ -23,10 +24,9 @@ Status CudaBackend::DoEmbedExpand(const EmbedExpandArgs& args) {
   FATHOM_RETURN_IF_ERROR(state.Enter());
   if (args.hc.size() == 0) return OkStatus();
   FATHOM_ASSIGN_OR_RETURN(const TokenId* token_ids, state.operands.Copy(args.token_ids));
-  cuda::
-      EmbedKernel<<<static_cast<unsigned>(args.token_ids.size()), cuda::kBlock, 0, state.stream>>>(
-          token_ids, static_cast<const uint16_t*>(args.table.data), args.table.cols,
-          args.hc.row_size(), args.hc.data());
+  cuda::Launch(cuda::EmbedKernel, static_cast<unsigned>(args.token_ids.size()), cuda::kBlock, 0,
+               state.stream, token_ids, static_cast<const uint16_t*>(args.table.data),
+               args.table.cols, args.hc.row_size(), args.hc.data());
   return cuda::LaunchStatus("embed_expand");
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/moe.h"
 #include "backend/cuda/swiglu.cuh"
 #include "backend/cuda/tiles.cuh"
@@ -69,7 +70,7 @@ __device__ __forceinline__ void FewItems(const MoeRows& a, const ExpertTile& til
 }
 
 __global__ void __launch_bounds__(kBlock, 2) FewGateUpKernel(MoeRows a) {
-  extern __shared__ float sums[];  // [tile][segment][gate, up][item][row]
+  auto* const sums = SharedMemory<float>();  // [tile][segment][gate, up][item][row]
   if (static_cast<int>(blockIdx.y) >= *a.num_tiles) return;
   const ExpertTile tile = a.tiles[blockIdx.y];
   const ExpertWeights& e = a.experts[tile.expert];
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(kBlock, 2) FewGateUpKernel(MoeRows a) {
 }
 
 __global__ void __launch_bounds__(kBlock, 2) FewDownKernel(MoeRows a) {
-  extern __shared__ float sums[];  // [tile][segment][item][row]
+  auto* const sums = SharedMemory<float>();  // [tile][segment][item][row]
   if (static_cast<int>(blockIdx.y) >= *a.num_tiles) return;
   const ExpertTile tile = a.tiles[blockIdx.y];
   const WeightView& w2 = a.experts[tile.expert].w2;
@@ -150,7 +151,7 @@ __device__ __forceinline__ void ForLaneSums(const MoeRows& a, const ExpertTile& 
 }
 
 __global__ void __launch_bounds__(kBlock) ManyGateUpKernel(MoeRows a) {
-  extern __shared__ uint4 stages[];
+  auto* const stages = SharedMemory<uint4>();
   if (static_cast<int>(blockIdx.y) >= *a.num_tiles) return;
   const ExpertTile tile = a.tiles[blockIdx.y];
   const ExpertWeights& e = a.experts[tile.expert];
@@ -175,7 +176,7 @@ __global__ void __launch_bounds__(kBlock) ManyGateUpKernel(MoeRows a) {
 }
 
 __global__ void __launch_bounds__(kBlock) ManyDownKernel(MoeRows a) {
-  extern __shared__ uint4 stages[];
+  auto* const stages = SharedMemory<uint4>();
   if (static_cast<int>(blockIdx.y) >= *a.num_tiles) return;
   const ExpertTile tile = a.tiles[blockIdx.y];
   const WeightView& w2 = a.experts[tile.expert].w2;
@@ -210,36 +211,33 @@ struct FewLaunch {
 
 Status PackHidden(const MoeRows& rows, cudaStream_t stream) {
   const auto items = static_cast<unsigned>(rows.n * (rows.chosen + 1));
-  PackHiddenKernel<<<dim3(Blocks(rows.max_width, 128 * kWarps), items), kBlock, 0, stream>>>(rows);
+  Launch(PackHiddenKernel, dim3(Blocks(rows.max_width, 128 * kWarps), items), kBlock, 0, stream,
+         rows);
   return LaunchStatus("moe: hidden");
 }
 
 Status MultiplyFew(const MoeRows& rows, unsigned tiles, cudaStream_t stream) {
   const FewLaunch up(rows.max_width, rows.dim, 2);
-  FATHOM_CUDA(cudaFuncSetAttribute(FewGateUpKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   static_cast<int>(up.bytes)));
-  FewGateUpKernel<<<dim3(up.blocks, tiles), kBlock, up.bytes, stream>>>(rows);
+  FATHOM_RETURN_IF_ERROR(AllowSharedMemory(FewGateUpKernel, up.bytes));
+  Launch(FewGateUpKernel, dim3(up.blocks, tiles), kBlock, up.bytes, stream, rows);
   FATHOM_RETURN_IF_ERROR(LaunchStatus("moe: gate and up"));
   FATHOM_RETURN_IF_ERROR(PackHidden(rows, stream));
   const FewLaunch down(rows.dim, rows.max_width, 1);
-  FATHOM_CUDA(cudaFuncSetAttribute(FewDownKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   static_cast<int>(down.bytes)));
-  FewDownKernel<<<dim3(down.blocks, tiles), kBlock, down.bytes, stream>>>(rows);
+  FATHOM_RETURN_IF_ERROR(AllowSharedMemory(FewDownKernel, down.bytes));
+  Launch(FewDownKernel, dim3(down.blocks, tiles), kBlock, down.bytes, stream, rows);
   return LaunchStatus("moe: down");
 }
 
 Status MultiplyMany(const MoeRows& rows, unsigned tiles, cudaStream_t stream) {
   constexpr int kBytes = InputStages<kManyTiles>::kBytes;
-  FATHOM_CUDA(
-      cudaFuncSetAttribute(ManyGateUpKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  ManyGateUpKernel<<<dim3(Blocks(rows.max_width, kWarps * kTileRows), tiles), kBlock, kBytes,
-                     stream>>>(rows);
+  FATHOM_RETURN_IF_ERROR(AllowSharedMemory(ManyGateUpKernel, kBytes));
+  Launch(ManyGateUpKernel, dim3(Blocks(rows.max_width, kWarps * kTileRows), tiles), kBlock, kBytes,
+         stream, rows);
   FATHOM_RETURN_IF_ERROR(LaunchStatus("moe: gate and up"));
   FATHOM_RETURN_IF_ERROR(PackHidden(rows, stream));
-  FATHOM_CUDA(
-      cudaFuncSetAttribute(ManyDownKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  ManyDownKernel<<<dim3(Blocks(rows.dim, kWarps * kTileRows), tiles), kBlock, kBytes, stream>>>(
-      rows);
+  FATHOM_RETURN_IF_ERROR(AllowSharedMemory(ManyDownKernel, kBytes));
+  Launch(ManyDownKernel, dim3(Blocks(rows.dim, kWarps * kTileRows), tiles), kBlock, kBytes, stream,
+         rows);
   return LaunchStatus("moe: down");
 }
 

@@ -1,6 +1,7 @@
 // Random values where they are needed: base/fill_recipe.h on the device, the same bytes.
 #include <iterator>
 
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/state.h"
 
 namespace fathom {
@@ -15,7 +16,7 @@ __global__ void __launch_bounds__(kFillThreads)
     FillKernel(const __grid_constant__ FillRecipe recipe, const float* quantiles, uint64_t* to,
                int64_t bytes) {
   static_assert(sizeof(FillRecipe) % sizeof(uint32_t) == 0);
-  __shared__ alignas(FillRecipe) uint32_t copy[sizeof(FillRecipe) / sizeof(uint32_t)];
+  alignas(FillRecipe) __shared__ uint32_t copy[sizeof(FillRecipe) / sizeof(uint32_t)];
   for (size_t i = threadIdx.x; i < std::size(copy); i += kFillThreads) {
     copy[i] = reinterpret_cast<const uint32_t*>(&recipe)[i];
   }
@@ -54,9 +55,9 @@ Status CudaBackend::Fill(const FillRecipe& recipe, std::byte* to, int64_t bytes)
         state.quantiles.data(),
         {reinterpret_cast<const std::byte*>(FillQuantiles()), size_t{kQuantileBytes}}));
   }
-  cuda::FillKernel<<<cuda::kFillBlocks, cuda::kFillThreads, 0, state.stream>>>(
-      recipe, reinterpret_cast<const float*>(state.quantiles.data()),
-      reinterpret_cast<uint64_t*>(to), bytes);
+  cuda::Launch(cuda::FillKernel, cuda::kFillBlocks, cuda::kFillThreads, 0, state.stream, recipe,
+               reinterpret_cast<const float*>(state.quantiles.data()),
+               reinterpret_cast<uint64_t*>(to), bytes);
   return cuda::LaunchStatus("fill");
 }
 

@@ -1,4 +1,5 @@
 #include "backend/cuda/hc_mix.h"
+#include "backend/cuda/launch.cuh"
 
 #include "backend/cuda/warp.cuh"
 
@@ -81,11 +82,11 @@ Status SumMixes(const MixArgs& args, cudaStream_t stream) {
   constexpr int kRowsOfMany = 4;
   const auto products = static_cast<unsigned>(args.count + 1);
   if (args.n < 4 * kRowsOfMany) {
-    MixKernel<1>
-        <<<dim3(products, static_cast<unsigned>(args.n), kMixParts), kBlock, 0, stream>>>(args);
+    Launch(MixKernel<1>, dim3(products, static_cast<unsigned>(args.n), kMixParts), kBlock, 0,
+           stream, args);
   } else {
-    MixKernel<kRowsOfMany>
-        <<<dim3(products, Blocks(args.n, kRowsOfMany), kMixParts), kBlock, 0, stream>>>(args);
+    Launch(MixKernel<kRowsOfMany>, dim3(products, Blocks(args.n, kRowsOfMany), kMixParts), kBlock,
+           0, stream, args);
   }
   return LaunchStatus("products of hyper-connections");
 }

@@ -1,5 +1,6 @@
 // See backend/ops/hc_post.h for the contract.
 #include "backend/cuda/formats.cuh"
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/state.h"
 
 namespace fathom {
@@ -41,9 +42,9 @@ Status CudaBackend::DoHcPost(const HcPostArgs& args) {
   const int64_t width = args.hc.dim(2);
   if (args.hc.size() == 0) return OkStatus();
   const auto blocks = cuda::Blocks(n * width, cuda::kBlock);
-  cuda::HcPostKernel<<<blocks, cuda::kBlock, 0, state.stream>>>(
-      args.out.data(), args.post.data(), args.comb.data(), static_cast<int>(args.hc.dim(1)), width,
-      n, args.hc.data());
+  cuda::Launch(cuda::HcPostKernel, blocks, cuda::kBlock, 0, state.stream, args.out.data(),
+               args.post.data(), args.comb.data(), static_cast<int>(args.hc.dim(1)), width, n,
+               args.hc.data());
   return cuda::LaunchStatus("hc_post");
 }
 

@@ -3,6 +3,7 @@
 
 #include "backend/cuda/hc_mix.cuh"
 #include "backend/cuda/hc_mix.h"
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/state.h"
 
 namespace fathom {
@@ -133,8 +134,8 @@ Status CudaBackend::DoHcPreNorm(const HcPreNormArgs& args) {
                                       args.x.data() + first * width,
                                       args.post.data() + first * hc,
                                       args.comb.data() + first * hc * hc};
-    cuda::HcPreNormKernel<<<dim3(static_cast<unsigned>(count), 2), cuda::kNormThreads, 0,
-                            state.stream>>>(rows);
+    cuda::Launch(cuda::HcPreNormKernel, dim3(static_cast<unsigned>(count), 2), cuda::kNormThreads,
+                 0, state.stream, rows);
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("hc_pre_norm"));
   }
   return OkStatus();

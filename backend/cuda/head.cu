@@ -3,6 +3,7 @@
 
 #include "backend/cuda/hc_mix.cuh"
 #include "backend/cuda/hc_mix.h"
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/products.h"
 #include "backend/cuda/state.h"
 #include "backend/cuda/tile_products.h"
@@ -49,10 +50,10 @@ Status CudaBackend::DoHead(const HeadArgs& args) {
         cuda::SumMixes({args.hc.data(), rows + first, count, args.fn.data(),
                         static_cast<int>(copies), copies * width, state.scratch.mixes},
                        state.stream));
-    cuda::HeadInputKernel<<<static_cast<unsigned>(count), cuda::kNormThreads, 0, state.stream>>>(
-        args.hc.data(), rows + first, state.scratch.mixes, args.base.data(), args.scale.data(),
-        args.norm_weight.data(), args.norm_eps, args.hc_eps, static_cast<int>(copies), width,
-        state.scratch.inputs);
+    cuda::Launch(cuda::HeadInputKernel, static_cast<unsigned>(count), cuda::kNormThreads, 0,
+                 state.stream, args.hc.data(), rows + first, state.scratch.mixes, args.base.data(),
+                 args.scale.data(), args.norm_weight.data(), args.norm_eps, args.hc_eps,
+                 static_cast<int>(copies), width, state.scratch.inputs);
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("head: input"));
     const cuda::ConstRows x = {state.scratch.inputs, count, width};
     const cuda::Rows logits = {args.logits.data() + first * vocab, count, vocab};

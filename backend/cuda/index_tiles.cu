@@ -6,6 +6,7 @@
 #include "backend/cuda/formats.cuh"
 #include "backend/cuda/fragments.cuh"
 #include "backend/cuda/indexer.cuh"
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/page_codec.cuh"
 
 namespace fathom::cuda {
@@ -76,7 +77,7 @@ __device__ inline void LoadHalf(const PageFormat& f, EntryRef entry, int half, u
 }
 
 __global__ void __launch_bounds__(kThreads) ScoreTileKernel(IndexRows a) {
-  extern __shared__ uint4 memory[];
+  auto* const memory = SharedMemory<uint4>();
   auto* keys = reinterpret_cast<uint16_t*>(memory);                     // [kEntries][kKeyRow]
   auto* weighed = reinterpret_cast<float*>(keys + kEntries * kKeyRow);  // [heads][kWeighedRow]
   const int row = a.first_row + static_cast<int>(blockIdx.y);
@@ -162,10 +163,9 @@ bool HasIndexTiles(const IndexerTopkArgs& args) {
 
 Status ScoreTiles(const IndexRows& rows, int count, int most, cudaStream_t stream) {
   const size_t bytes = SharedBytes(rows.heads);
-  FATHOM_CUDA(cudaFuncSetAttribute(ScoreTileKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   static_cast<int>(bytes)));
-  ScoreTileKernel<<<dim3(Blocks(most, kEntries), static_cast<unsigned>(count)), kThreads, bytes,
-                    stream>>>(rows);
+  FATHOM_RETURN_IF_ERROR(AllowSharedMemory(ScoreTileKernel, bytes));
+  Launch(ScoreTileKernel, dim3(Blocks(most, kEntries), static_cast<unsigned>(count)), kThreads,
+         bytes, stream, rows);
   return LaunchStatus("indexer_topk: scores");
 }
 

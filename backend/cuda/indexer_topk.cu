@@ -4,6 +4,7 @@
 
 #include "backend/cuda/fragments.cuh"
 #include "backend/cuda/indexer.cuh"
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/limits.h"
 #include "backend/cuda/page_codec.cuh"
 #include "backend/cuda/rows.cuh"
@@ -17,7 +18,7 @@ constexpr int kQueryThreads = 128;
 
 // A block per row and head: the rotated, transformed, rounded query and its weight.
 __global__ void __launch_bounds__(kQueryThreads) IndexQueryKernel(IndexRows a, double factor) {
-  extern __shared__ double work[];  // [dim], then as many floats
+  auto* const work = SharedMemory<double>();  // [dim], then as many floats
   auto* q = reinterpret_cast<float*>(work + a.dim);
   const int row = a.first_row + static_cast<int>(blockIdx.y);
   const int head = static_cast<int>(blockIdx.x);
@@ -49,7 +50,8 @@ __global__ void __launch_bounds__(kQueryThreads) IndexQueryKernel(IndexRows a, d
 // A warp per 32 entries of a row, a lane per entry. Products within a group of 32 channels are
 // exact sums for rounded keys; groups, then heads are added in ascending order.
 __global__ void __launch_bounds__(kWarp) IndexScoreKernel(IndexRows a) {
-  extern __shared__ float keys[];  // [32][dim + 1]: lanes of a column fall into different banks
+  auto* const keys =
+      SharedMemory<float>();  // [32][dim + 1]: lanes of a column fall into different banks
   const int row = a.first_row + static_cast<int>(blockIdx.y);
   const int count = EntriesToScore(a, row);
   const int first = static_cast<int>(blockIdx.x) * kWarp;
@@ -191,10 +193,9 @@ __global__ void __launch_bounds__(kTopkThreads) TopkKernel(IndexRows a) {
 
 Status ScoreEntries(const IndexRows& rows, int count, int most, cudaStream_t stream) {
   const size_t bytes = static_cast<size_t>(kWarp) * (static_cast<size_t>(rows.dim) + 1) * 4;
-  FATHOM_CUDA(cudaFuncSetAttribute(IndexScoreKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   static_cast<int>(bytes)));
-  IndexScoreKernel<<<dim3(Blocks(most, kWarp), static_cast<unsigned>(count)), kWarp, bytes,
-                     stream>>>(rows);
+  FATHOM_RETURN_IF_ERROR(AllowSharedMemory(IndexScoreKernel, bytes));
+  Launch(IndexScoreKernel, dim3(Blocks(most, kWarp), static_cast<unsigned>(count)), kWarp, bytes,
+         stream, rows);
   return LaunchStatus("indexer_topk: scores");
 }
 
@@ -243,16 +244,17 @@ Status CudaBackend::DoIndexerTopk(const IndexerTopkArgs& args) {
         static_cast<unsigned>(std::min<int64_t>(state.scratch.index_rows, n - rows.first_row));
     if (most > args.topk) {
       if (heads > 0) {
-        cuda::IndexQueryKernel<<<dim3(static_cast<unsigned>(heads), count), cuda::kQueryThreads,
-                                 static_cast<size_t>(dim) * (sizeof(double) + sizeof(float)),
-                                 state.stream>>>(rows, factor);
+        cuda::Launch(cuda::IndexQueryKernel, dim3(static_cast<unsigned>(heads), count),
+                     cuda::kQueryThreads,
+                     static_cast<size_t>(dim) * (sizeof(double) + sizeof(float)), state.stream,
+                     rows, factor);
         FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("indexer_topk: queries"));
       }
       FATHOM_RETURN_IF_ERROR(
           tiles ? cuda::ScoreTiles(rows, static_cast<int>(count), most, state.stream)
                 : cuda::ScoreEntries(rows, static_cast<int>(count), most, state.stream));
     }
-    cuda::TopkKernel<<<count, cuda::kTopkThreads, 0, state.stream>>>(rows);
+    cuda::Launch(cuda::TopkKernel, count, cuda::kTopkThreads, 0, state.stream, rows);
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("indexer_topk: selection"));
   }
   return OkStatus();

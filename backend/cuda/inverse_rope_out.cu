@@ -1,6 +1,7 @@
 // See backend/ops/inverse_rope_out.h for the contract.
 #include <algorithm>
 
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/products.h"
 #include "backend/cuda/rows.cuh"
 #include "backend/cuda/state.h"
@@ -34,9 +35,9 @@ Status CudaBackend::DoInverseRopeOut(const InverseRopeOutArgs& args) {
   const int64_t rotations = n * args.o.dim(1) * pairs;
   if (rotations > 0) {
     const auto blocks = cuda::Blocks(rotations, cuda::kBlock);
-    cuda::InverseRopeKernel<<<blocks, cuda::kBlock, 0, state.stream>>>(
-        args.o.data(), args.cos_sin.data(), rotations, static_cast<int>(args.o.dim(1)),
-        static_cast<int>(args.o.dim(2)), static_cast<int>(pairs));
+    cuda::Launch(cuda::InverseRopeKernel, blocks, cuda::kBlock, 0, state.stream, args.o.data(),
+                 args.cos_sin.data(), rotations, static_cast<int>(args.o.dim(1)),
+                 static_cast<int>(args.o.dim(2)), static_cast<int>(pairs));
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("inverse_rope_out: rotation"));
   }
   const int64_t width = args.out.dim(1);

@@ -5,6 +5,7 @@
 // stands in its group depends on the run; what is computed for it does not.
 #include <algorithm>
 
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/moe.h"
 #include "backend/cuda/products.cuh"
 #include "backend/cuda/products.h"
@@ -20,7 +21,7 @@ constexpr int kGroupThreads = 1024;
 // One block: counts, begins, places and tiles of the items of every expert; the shared one has all
 // rows.
 __global__ void __launch_bounds__(kGroupThreads) GroupKernel(MoeRows a) {
-  extern __shared__ int32_t counts[];  // [num_experts + 1]
+  auto* const counts = SharedMemory<int32_t>();  // [num_experts + 1]
   __shared__ unsigned long long sums[kGroupThreads / kWarp];
   __shared__ unsigned long long carried;
   const int thread = static_cast<int>(threadIdx.x);
@@ -157,13 +158,14 @@ __global__ void __launch_bounds__(kBlock) DownKernel(MoeRows a) {
 
 Status MultiplyExperts(const MoeRows& rows, cudaStream_t stream) {
   const auto experts = static_cast<unsigned>(rows.num_experts + 1);
-  GateUpKernel<<<dim3(Blocks(rows.max_width, kWarps), experts), kBlock, 0, stream>>>(rows);
+  Launch(GateUpKernel, dim3(Blocks(rows.max_width, kWarps), experts), kBlock, 0, stream, rows);
   FATHOM_RETURN_IF_ERROR(LaunchStatus("moe: gate and up"));
-  QuantiseHiddenKernel<<<dim3(Blocks(rows.max_width, 128 * kWarps),
-                              static_cast<unsigned>(rows.n * (rows.chosen + 1))),
-                         kBlock, 0, stream>>>(rows);
+  Launch(
+      QuantiseHiddenKernel,
+      dim3(Blocks(rows.max_width, 128 * kWarps), static_cast<unsigned>(rows.n * (rows.chosen + 1))),
+      kBlock, 0, stream, rows);
   FATHOM_RETURN_IF_ERROR(LaunchStatus("moe: hidden"));
-  DownKernel<<<dim3(Blocks(rows.dim, kWarps), experts), kBlock, 0, stream>>>(rows);
+  Launch(DownKernel, dim3(Blocks(rows.dim, kWarps), experts), kBlock, 0, stream, rows);
   return LaunchStatus("moe: down");
 }
 
@@ -273,14 +275,14 @@ Status CudaBackend::DoMoe(const MoeArgs& args) {
       FATHOM_RETURN_IF_ERROR(
           cuda::QuantiseRows({x, count, dim}, dim, scratch.inputs, state.stream));
     }
-    cuda::GroupKernel<<<1, cuda::kGroupThreads,
-                        (static_cast<size_t>(num_experts) + 1) * sizeof(int32_t), state.stream>>>(
-        rows);
+    cuda::Launch(cuda::GroupKernel, 1, cuda::kGroupThreads,
+                 (static_cast<size_t>(num_experts) + 1) * sizeof(int32_t), state.stream, rows);
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("moe: groups"));
     FATHOM_RETURN_IF_ERROR(tiles ? cuda::MultiplyExpertTiles(rows, state.stream)
                                  : cuda::MultiplyExperts(rows, state.stream));
-    cuda::CombineKernel<<<dim3(cuda::Blocks(dim, cuda::kBlock), static_cast<unsigned>(count)),
-                          cuda::kBlock, 0, state.stream>>>(rows);
+    cuda::Launch(cuda::CombineKernel,
+                 dim3(cuda::Blocks(dim, cuda::kBlock), static_cast<unsigned>(count)), cuda::kBlock,
+                 0, state.stream, rows);
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("moe: sum"));
   }
   return OkStatus();

@@ -1,3 +1,4 @@
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/products.h"
 
 #include <algorithm>
@@ -57,17 +58,20 @@ Status Multiply(const ConstRows& x, const WeightView& weight, int groups, bool r
     const dim3 grid(Blocks(weight.rows, kWarps), Blocks(in.n, kInputs));
     switch (weight.dtype) {
       case DType::kF8E4M3:
-        MultiplyKernel<DType::kF8E4M3>
-            <<<grid, kBlock, 0, stream>>>(in, weight, per_group, round, to);
+        Launch(MultiplyKernel<DType::kF8E4M3>, grid, kBlock, 0, stream, in, weight, per_group,
+               round, to);
         break;
       case DType::kI8:
-        MultiplyKernel<DType::kI8><<<grid, kBlock, 0, stream>>>(in, weight, per_group, round, to);
+        Launch(MultiplyKernel<DType::kI8>, grid, kBlock, 0, stream, in, weight, per_group, round,
+               to);
         break;
       case DType::kBF16:
-        MultiplyKernel<DType::kBF16><<<grid, kBlock, 0, stream>>>(in, weight, per_group, round, to);
+        Launch(MultiplyKernel<DType::kBF16>, grid, kBlock, 0, stream, in, weight, per_group, round,
+               to);
         break;
       case DType::kF32:
-        MultiplyKernel<DType::kF32><<<grid, kBlock, 0, stream>>>(in, weight, per_group, round, to);
+        Launch(MultiplyKernel<DType::kF32>, grid, kBlock, 0, stream, in, weight, per_group, round,
+               to);
         break;
       default:
         return InvalidArgument("weights are fp8, fp4, bf16 or fp32, not " +
@@ -80,7 +84,7 @@ Status Multiply(const ConstRows& x, const WeightView& weight, int groups, bool r
 
 Status QuantiseRows(const ConstRows& x, int cols, float* out, cudaStream_t stream) {
   if (x.n == 0) return OkStatus();
-  QuantiseKernel<<<Blocks(x.n * (cols / 128), kWarps), kBlock, 0, stream>>>(x, cols, out);
+  Launch(QuantiseKernel, Blocks(x.n * (cols / 128), kWarps), kBlock, 0, stream, x, cols, out);
   return LaunchStatus("quantise rows");
 }
 

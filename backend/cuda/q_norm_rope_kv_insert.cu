@@ -1,4 +1,5 @@
 // See backend/ops/q_norm_rope_kv_insert.h for the contract.
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/page_codec.cuh"
 #include "backend/cuda/rows.cuh"
 #include "backend/cuda/state.h"
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(kBlock)
 __global__ void __launch_bounds__(kBlock)
     WindowKvKernel(const float* kv_rows, const float* weight, const float* cos_sin, float eps,
                    int pairs, DevicePlan plan, PageView swa, float* step_kv_rows) {
-  extern __shared__ float kv[];  // [dim]
+  auto* const kv = SharedMemory<float>();  // [dim]
   __shared__ double sums[kWarps];
   const int64_t row = blockIdx.x;
   const RowOfStep where = plan.rows[row];
@@ -80,16 +81,16 @@ Status CudaBackend::DoQNormRopeKvInsert(const QNormRopeKvInsertArgs& args) {
   const int64_t num_heads = n * args.q.dim(1);
   if (num_heads > 0) {
     const auto blocks = cuda::Blocks(num_heads, cuda::kWarps);
-    cuda::QueryKernel<<<blocks, cuda::kBlock, 0, state.stream>>>(
-        args.q.data(), args.cos_sin.data(), args.norm_eps, num_heads,
-        static_cast<int>(args.q.dim(1)), dim, pairs);
+    cuda::Launch(cuda::QueryKernel, blocks, cuda::kBlock, 0, state.stream, args.q.data(),
+                 args.cos_sin.data(), args.norm_eps, num_heads, static_cast<int>(args.q.dim(1)),
+                 dim, pairs);
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("q_norm_rope_kv_insert: queries"));
   }
   FATHOM_ASSIGN_OR_RETURN(const cuda::DevicePlan plan, state.Plan(args.plan));
-  cuda::WindowKvKernel<<<static_cast<unsigned>(n), cuda::kBlock,
-                         static_cast<size_t>(dim) * sizeof(float), state.stream>>>(
-      args.kv.data(), args.kv_norm_weight.data(), args.cos_sin.data(), args.norm_eps, pairs, plan,
-      args.swa, args.step_kv.data());
+  cuda::Launch(cuda::WindowKvKernel, static_cast<unsigned>(n), cuda::kBlock,
+               static_cast<size_t>(dim) * sizeof(float), state.stream, args.kv.data(),
+               args.kv_norm_weight.data(), args.cos_sin.data(), args.norm_eps, pairs, plan,
+               args.swa, args.step_kv.data());
   return cuda::LaunchStatus("q_norm_rope_kv_insert: window");
 }
 

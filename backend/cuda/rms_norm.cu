@@ -1,4 +1,5 @@
 // See backend/ops/rms_norm.h for the contract.
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/rows.cuh"
 #include "backend/cuda/state.h"
 
@@ -25,8 +26,9 @@ Status CudaBackend::DoRmsNorm(const RmsNormArgs& args) {
   State& state = *state_;
   FATHOM_RETURN_IF_ERROR(state.Enter());
   if (args.x.size() == 0) return OkStatus();
-  cuda::RmsNormKernel<<<static_cast<unsigned>(args.x.dim(0)), cuda::kBlock, 0, state.stream>>>(
-      args.x.data(), args.weight.data(), args.x.dim(1), args.eps, args.out.data());
+  cuda::Launch(cuda::RmsNormKernel, static_cast<unsigned>(args.x.dim(0)), cuda::kBlock, 0,
+               state.stream, args.x.data(), args.weight.data(), args.x.dim(1), args.eps,
+               args.out.data());
   return cuda::LaunchStatus("rms_norm");
 }
 

@@ -1,4 +1,5 @@
 // See backend/ops/rope_table.h for the contract.
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/state.h"
 #include "backend/cuda/warp.cuh"
 
@@ -27,9 +28,9 @@ Status CudaBackend::DoRopeTable(const RopeTableArgs& args) {
   FATHOM_RETURN_IF_ERROR(state.Enter());
   if (args.cos_sin.size() == 0) return OkStatus();
   FATHOM_ASSIGN_OR_RETURN(const Position* positions, state.operands.Copy(args.positions));
-  cuda::RopeTableKernel<<<static_cast<unsigned>(args.positions.size()), cuda::kBlock, 0,
-                          state.stream>>>(positions, args.frequencies.data(),
-                                          args.frequencies.dim(0), args.cos_sin.data());
+  cuda::Launch(cuda::RopeTableKernel, static_cast<unsigned>(args.positions.size()), cuda::kBlock, 0,
+               state.stream, positions, args.frequencies.data(), args.frequencies.dim(0),
+               args.cos_sin.data());
   return cuda::LaunchStatus("rope_table");
 }
 

@@ -4,6 +4,7 @@
 
 #include "backend/cuda/formats.cuh"
 #include "backend/cuda/hc_mix.cuh"
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/limits.h"
 #include "backend/cuda/products.cuh"
 #include "backend/cuda/state.h"
@@ -147,7 +148,7 @@ __device__ int HashExpert(const RouteRows& a, TokenId token, int place) {
 
 // A block per row: scores, then one warp chooses.
 __global__ void __launch_bounds__(kBlock) ChooseKernel(RouteRows a) {
-  extern __shared__ float p[];  // [experts], then keys of as many
+  auto* const p = SharedMemory<float>();  // [experts], then keys of as many
   const int64_t row = blockIdx.x;
   const int size = a.gate.rows;
   float* keys = p + size;
@@ -230,14 +231,15 @@ Status CudaBackend::DoRoute(const RouteArgs& args) {
     const unsigned blocks = cuda::Blocks(experts, cuda::kLogitWarps);
     constexpr unsigned kThreads = cuda::kLogitWarps * cuda::kWarp;
     if (count < 4 * kRowsOfMany) {
-      cuda::LogitsKernel<1>
-          <<<dim3(blocks, static_cast<unsigned>(count)), kThreads, 0, state.stream>>>(rows);
+      cuda::Launch(cuda::LogitsKernel<1>, dim3(blocks, static_cast<unsigned>(count)), kThreads, 0,
+                   state.stream, rows);
     } else {
-      cuda::LogitsKernel<kRowsOfMany>
-          <<<dim3(blocks, cuda::Blocks(count, kRowsOfMany)), kThreads, 0, state.stream>>>(rows);
+      cuda::Launch(cuda::LogitsKernel<kRowsOfMany>, dim3(blocks, cuda::Blocks(count, kRowsOfMany)),
+                   kThreads, 0, state.stream, rows);
     }
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("route: logits"));
-    cuda::ChooseKernel<<<static_cast<unsigned>(count), cuda::kBlock, bytes, state.stream>>>(rows);
+    cuda::Launch(cuda::ChooseKernel, static_cast<unsigned>(count), cuda::kBlock, bytes,
+                 state.stream, rows);
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("route"));
   }
   return OkStatus();

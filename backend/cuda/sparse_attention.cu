@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backend/cuda/attention.cuh"
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/page_codec.cuh"
 
 namespace fathom {
@@ -29,7 +30,7 @@ __device__ void LoadKey(const KeyList& list, int i, float* key) {
 // A block per row and kHeads heads, a warp per head: softmax and sums over tiles of keys in the
 // order of the list, rescaled when the maximum grows. Where tiles begin depends on the list alone.
 __global__ void __launch_bounds__(kBlock) AttentionKernel(AttentionRows a) {
-  extern __shared__ float shared[];
+  auto* const shared = SharedMemory<float>();
   float* keys = shared;                                       // [kKeys][dim]
   float* q = keys + kKeys * a.dim + WarpIndex() * 2 * a.dim;  // [dim], of this warp
   float* sums = q + a.dim;                                    // [dim], of this warp
@@ -167,11 +168,10 @@ Status CudaBackend::DoSparseAttention(const SparseAttentionArgs& args) {
   }
   constexpr int kRowsOfShared = cuda::kKeys + 2 * cuda::kHeads;
   const auto bytes = static_cast<size_t>(kRowsOfShared * dim) * sizeof(float);
-  FATHOM_CUDA(cudaFuncSetAttribute(
-      cuda::AttentionKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+  FATHOM_RETURN_IF_ERROR(cuda::AllowSharedMemory(cuda::AttentionKernel, bytes));
   const dim3 grid(static_cast<unsigned>(n),
                   static_cast<unsigned>((heads + cuda::kHeads - 1) / cuda::kHeads));
-  cuda::AttentionKernel<<<grid, cuda::kBlock, bytes, state.stream>>>(rows);
+  cuda::Launch(cuda::AttentionKernel, grid, cuda::kBlock, bytes, state.stream, rows);
   return cuda::LaunchStatus("sparse_attention");
 }
 

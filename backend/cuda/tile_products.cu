@@ -1,3 +1,4 @@
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/tile_products.h"
 
 #include <algorithm>
@@ -48,7 +49,7 @@ __device__ inline const Job& JobOf(const Jobs& a, int* block) {
 // For few inputs: the warps of a block divide the columns, so that one input keeps the memory busy.
 template <DType kType, int kTiles>
 __global__ void __launch_bounds__(kBlock, 2) FewInputsKernel(Jobs a) {
-  extern __shared__ float sums[];  // [tile][segment][input][row]
+  auto* const sums = SharedMemory<float>();  // [tile][segment][input][row]
   constexpr int kSize = kTiles * kTileInputs * kTileRows;
   auto block = static_cast<int>(blockIdx.x);
   const Job& job = JobOf(a, &block);
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(kBlock, 2) FewInputsKernel(Jobs a) {
 // For many: a warp per 16 rows, the inputs of a block in shared memory.
 template <DType kType, int kTiles>
 __global__ void __launch_bounds__(kBlock, 2) ManyInputsKernel(Jobs a) {
-  extern __shared__ uint4 stages[];
+  auto* const stages = SharedMemory<uint4>();
   auto block = static_cast<int>(blockIdx.y);
   const Job& job = JobOf(a, &block);
   const int first_row = (block * kWarps + WarpIndex()) * kTileRows;
@@ -122,11 +123,9 @@ Status LaunchFew(Jobs& jobs, cudaStream_t stream) {
   const SegmentSplit split(jobs.job[0].weight.cols);
   const unsigned blocks = SetBlocks(jobs, split.tiles * kTileRows);
   const auto bytes = static_cast<size_t>(split.Floats(kTiles)) * sizeof(float);
-  FATHOM_CUDA(cudaFuncSetAttribute(FewInputsKernel<kType, kTiles>,
-                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   static_cast<int>(bytes)));
-  FewInputsKernel<kType, kTiles>
-      <<<dim3(blocks, Blocks(jobs.x.n, kTiles * kTileInputs)), kBlock, bytes, stream>>>(jobs);
+  FATHOM_RETURN_IF_ERROR(AllowSharedMemory(FewInputsKernel<kType, kTiles>, bytes));
+  Launch(FewInputsKernel<kType, kTiles>, dim3(blocks, Blocks(jobs.x.n, kTiles * kTileInputs)),
+         kBlock, bytes, stream, jobs);
   return LaunchStatus("product");
 }
 
@@ -134,10 +133,9 @@ template <DType kType, int kTiles>
 Status LaunchMany(Jobs& jobs, cudaStream_t stream) {
   const unsigned blocks = SetBlocks(jobs, kWarps * kTileRows);
   constexpr int kBytes = InputStages<kTiles>::kBytes;
-  FATHOM_CUDA(cudaFuncSetAttribute(ManyInputsKernel<kType, kTiles>,
-                                   cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  ManyInputsKernel<kType, kTiles>
-      <<<dim3(Blocks(jobs.x.n, kTiles * kTileInputs), blocks), kBlock, kBytes, stream>>>(jobs);
+  FATHOM_RETURN_IF_ERROR(AllowSharedMemory(ManyInputsKernel<kType, kTiles>, kBytes));
+  Launch(ManyInputsKernel<kType, kTiles>, dim3(Blocks(jobs.x.n, kTiles * kTileInputs), blocks),
+         kBlock, kBytes, stream, jobs);
   return LaunchStatus("product");
 }
 
@@ -147,7 +145,7 @@ constexpr int kManyTiles = 8;
 constexpr int64_t kEnoughBlocks = 96;
 
 template <DType kType>
-Status Launch(Jobs& jobs, bool groups_have_blocks, cudaStream_t stream) {
+Status MultiplyJobs(Jobs& jobs, bool groups_have_blocks, cudaStream_t stream) {
   const int64_t n = jobs.x.n;
   const int64_t rows = int64_t{jobs.job[0].weight.rows} + jobs.job[1].weight.rows;
   const int64_t many_blocks = rows / (kWarps * kTileRows) * ((n + 63) / 64);
@@ -170,7 +168,7 @@ bool HasTiles(const WeightView& weight, int groups) {
 Status PackRows(const ConstRows& x, int64_t cols, bool quantise, uint16_t* out,
                 cudaStream_t stream) {
   if (x.n == 0) return OkStatus();
-  PackKernel<<<Blocks(x.n * (cols / 128), kWarps), kBlock, 0, stream>>>(x, cols, quantise, out);
+  Launch(PackKernel, Blocks(x.n * (cols / 128), kWarps), kBlock, 0, stream, x, cols, quantise, out);
   return LaunchStatus("packing of inputs");
 }
 
@@ -187,11 +185,11 @@ Status MultiplyTiles(const PackedRows& x, std::span<const TileOutput> outputs, i
   const bool groups_have_blocks = groups == 1 || first.rows / groups % (kWarps * kTileRows) == 0;
   switch (first.dtype) {
     case DType::kF8E4M3:
-      return Launch<DType::kF8E4M3>(jobs, groups_have_blocks, stream);
+      return MultiplyJobs<DType::kF8E4M3>(jobs, groups_have_blocks, stream);
     case DType::kI8:
-      return Launch<DType::kI8>(jobs, groups_have_blocks, stream);
+      return MultiplyJobs<DType::kI8>(jobs, groups_have_blocks, stream);
     case DType::kBF16:
-      return Launch<DType::kBF16>(jobs, groups_have_blocks, stream);
+      return MultiplyJobs<DType::kBF16>(jobs, groups_have_blocks, stream);
     default:
       return InvalidArgument("no tiles of " + std::string(DTypeName(first.dtype)));
   }
