@@ -140,6 +140,8 @@ const std::vector<Case> kCases = {
     {{"--enable-chunked-prefill"}, kA},
     {{"--no-enable-chunked-prefill"}, kR},
     {{"--enforce-eager"}, kA},
+    {{"--batch-invariant"}, kA},
+    {{"--no-batch-invariant"}, kW},
     {{"--max-cudagraph-capture-size", "512"}, kW},
     {{"--cudagraph-capture-sizes", "1", "2", "4"}, kW},
     {{"--distributed-executor-backend", "mp"}, kW},

@@ -166,6 +166,8 @@ constexpr VllmFlag kFlags[] = {
     {"compilation-config", kJson, kWarn, "", "", JudgeCompilation},
     {"optimization-level", kValue, kWarn, "", kKernels},
     {"enforce-eager", kSwitch, kWarn, "true|false", ""},
+    {"batch-invariant", kSwitch, kWarn, "true",
+     "results never depend on what runs beside a request"},
     {"max-cudagraph-capture-size", kValue, kWarn, "0", kNoGraphs},
     {"cudagraph-capture-sizes", kList, kWarn, "", kNoGraphs},
     {"max-seq-len-to-capture", kValue, kWarn, "", kNoGraphs},
