@@ -1,6 +1,9 @@
-// The backends that compute on the host, in both numerics.
+// The backends that compute on the host, in both numerics. The example plug-in is one of them: it
+// tests the table of operations, and the table's users have a right example.
 #include "backend/cpu/cpu_backend.h"
 #include "backend/ops/test_backends.h"
+#include "backend/plugin/plugin_backend.h"
+#include "backend/plugin/plugin_library.h"
 #include "backend/reference/reference_backend.h"
 
 namespace fathom {
@@ -12,11 +15,18 @@ std::vector<BackendCase> AllBackends() {
   const auto cpu = [](Numerics numerics) -> std::unique_ptr<Backend> {
     return std::make_unique<CpuBackend>(numerics, /*num_threads=*/2);
   };
+  const auto plugin = [](Numerics numerics) -> std::unique_ptr<Backend> {
+    const FathomBackendTable table =
+        LoadPluginTable(FATHOM_BINARY_DIR "/plugins/libexample_backend.so").value();
+    return PluginBackend::Create(table, numerics).value();
+  };
   return {
       {"reference_official", Numerics::kOfficial, reference, {}},
       {"reference_exact", Numerics::kExact, reference, {}},
       {"cpu_official", Numerics::kOfficial, cpu, {}},
       {"cpu_exact", Numerics::kExact, cpu, {}},
+      {"example_plugin_official", Numerics::kOfficial, plugin, {}},
+      {"example_plugin_exact", Numerics::kExact, plugin, {}},
   };
 }
 
