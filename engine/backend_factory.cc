@@ -8,6 +8,18 @@ namespace fathom {
 
 namespace {
 
+// For backends that have none of them.
+Status RefuseCpuOptions(const std::string& name, const CpuOptions& cpu) {
+  if (cpu.int8_activations) {
+    return InvalidArgument("--cpu-activations int8: the " + name +
+                           " backend has official ones only");
+  }
+  if (cpu.int8_dense) {
+    return InvalidArgument("--cpu-dense int8: the " + name + " backend uses weights as stored");
+  }
+  return OkStatus();
+}
+
 // `threads` is what CpuBackend takes: a number, or a pool.
 template <typename Threads>
 Result<std::unique_ptr<Backend>> Make(const std::string& name, Numerics numerics, Threads& threads,
@@ -20,13 +32,7 @@ Result<std::unique_ptr<Backend>> Make(const std::string& name, Numerics numerics
   if (name != "reference" && name != "cuda") {
     return InvalidArgument("backend '" + name + "': known backends are cpu, cuda and reference");
   }
-  if (cpu.int8_activations) {
-    return InvalidArgument("--cpu-activations int8: the " + name +
-                           " backend has official ones only");
-  }
-  if (cpu.int8_dense) {
-    return InvalidArgument("--cpu-dense int8: the " + name + " backend uses weights as stored");
-  }
+  FATHOM_RETURN_IF_ERROR(RefuseCpuOptions(name, cpu));
   if (name == "cuda") return MakeCudaBackend(numerics);
   return std::unique_ptr<Backend>(new ReferenceBackend(numerics));
 }
@@ -34,13 +40,18 @@ Result<std::unique_ptr<Backend>> Make(const std::string& name, Numerics numerics
 }  // namespace
 
 Status CheckBackendOptions(const LocalEngineOptions& o) {
-  if (o.backend != "cuda") return OkStatus();
-  if (o.num_threads > 0) {
-    return InvalidArgument("--threads: the cuda backend computes on the GPU");
+  const bool plugin = o.backend == "plugin";
+  if (plugin == o.backend_plugin.empty()) {
+    return InvalidArgument(plugin ? "--backend-plugin: names no file"
+                                  : "--backend-plugin: not with the " + o.backend + " backend");
   }
-  if (o.numa != NumaMode::kAuto) {
-    return InvalidArgument("--numa: the cuda backend computes on the GPU");
-  }
+  if (o.backend != "cuda" && !plugin) return OkStatus();
+  const std::string where =
+      plugin ? ": a plug-in computes where it chooses" : ": the cuda backend computes on the GPU";
+  if (o.num_threads > 0) return InvalidArgument("--threads" + where);
+  if (o.numa != NumaMode::kAuto) return InvalidArgument("--numa" + where);
+  // Which weights a plug-in can use shows when it is loaded (MakePluginBackend).
+  if (plugin) return RefuseCpuOptions(o.backend, o.cpu);
   if (o.weights != WeightsMode::kMmap) {
     return InvalidArgument("--weights " + std::string(WeightsModeName(o.weights)) +
                            ": with --backend cuda weights are copied to the GPU in any case");

@@ -22,9 +22,10 @@
 namespace fathom {
 
 struct LocalEngineOptions {
-  std::string backend = "cpu";  // "cpu", "cuda" or "reference"
+  std::string backend = "cpu";  // "cpu", "cuda", "reference", or "plugin": that of the next line
+  std::string backend_plugin;   // a shared library (backend/plugin/), with "plugin" only
   CpuOptions cpu;               // of the cpu backend; the others take none
-  int num_threads = 0;          // 0: DefaultThreadCount(); one with "cuda"
+  int num_threads = 0;          // 0: DefaultThreadCount(); one with "cuda" or "plugin"
   NumaMode numa = NumaMode::kAuto;
   WeightsMode weights = WeightsMode::kMmap;
   // What of a device's weights lies in memory of the host; for backends that read it there.

@@ -8,6 +8,7 @@
 #include "base/fault_guard.h"
 #include "checkpoint/inventory.h"
 #include "engine/expert_use_file.h"
+#include "engine/plugin_factory.h"
 #include "engine/synthetic_writer.h"
 
 namespace fathom {
@@ -79,7 +80,8 @@ Result<CacheDemand> CacheDemandOf(const ModelConfig& config, const LocalEngineOp
 
 Result<std::unique_ptr<LocalModel>> LocalModel::Open(const LocalEngineOptions& options) {
   // A device needs none but its caller's.
-  const int threads = options.backend == "cuda" ? 1
+  const bool device = options.backend == "cuda" || options.backend == "plugin";
+  const int threads = device                    ? 1
                       : options.num_threads > 0 ? options.num_threads
                                                 : DefaultThreadCount();
   return Open(options, PlaceThreads(std::min(threads, ThreadPool::kMaxThreads), options.numa,
@@ -92,6 +94,8 @@ Result<std::unique_ptr<LocalModel>> LocalModel::Open(const LocalEngineOptions& o
   std::unique_ptr<LocalModel> local(new LocalModel(std::move(placement)));
   if (options.make_backend) {
     FATHOM_ASSIGN_OR_RETURN(local->backend_, options.make_backend(options.numerics));
+  } else if (options.backend == "plugin") {
+    FATHOM_ASSIGN_OR_RETURN(local->backend_, MakePluginBackend(options));
   } else {
     FATHOM_ASSIGN_OR_RETURN(
         local->backend_, MakeBackend(options.backend, options.numerics, local->pool_, options.cpu));

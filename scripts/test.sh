@@ -14,7 +14,7 @@ tests/node/install.sh
 tests/node/install.sh agent
 
 echo "== format"
-git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format --dry-run -Werror
+git ls-files '*.h' '*.c' '*.cc' '*.cu' '*.cuh' | xargs clang-format --dry-run -Werror
 
 echo "== release: build and all tests"
 cmake --preset release --log-level=WARNING
@@ -47,7 +47,7 @@ $quick && exit 0
 
 # Memory: everything that reads files or client text, and the operations. Threads: pool, engine, server.
 asan_tests=(base_test cache_test cache_alloc_test checkpoint_test tokenizer_test chat_test grammar_test
-  backend_ops_test backend_cpu_test model_test engine_test device_test replay_test load_test bench_test http_test server_test fuzz_corpus_test)
+  backend_ops_test backend_cpu_test backend_plugin_test model_test engine_test device_test plugin_test replay_test load_test bench_test http_test server_test fuzz_corpus_test)
 tsan_tests=(base_test backend_cpu_test engine_test replay_test http_test server_test)
 for preset in asan tsan; do
   declare -n tests=${preset}_tests

@@ -1,5 +1,8 @@
 // The backends that compute on the host, in both numerics. The example plug-in is one of them: it
-// tests the table of operations, and the table's users have a right example.
+// tests the table of operations, and the table's users have a right example. In its place their own
+// can be tested, which FATHOM_TEST_PLUGIN names.
+#include <cstdlib>
+
 #include "backend/cpu/cpu_backend.h"
 #include "backend/ops/test_backends.h"
 #include "backend/plugin/plugin_backend.h"
@@ -16,8 +19,9 @@ std::vector<BackendCase> AllBackends() {
     return std::make_unique<CpuBackend>(numerics, /*num_threads=*/2);
   };
   const auto plugin = [](Numerics numerics) -> std::unique_ptr<Backend> {
-    const FathomBackendTable table =
-        LoadPluginTable(FATHOM_BINARY_DIR "/plugins/libexample_backend.so").value();
+    const char* const named = std::getenv("FATHOM_TEST_PLUGIN");
+    const char* const example = FATHOM_BINARY_DIR "/plugins/libexample_backend.so";
+    const FathomBackendTable table = LoadPluginTable(named == nullptr ? example : named).value();
     return PluginBackend::Create(table, numerics).value();
   };
   return {
@@ -25,8 +29,8 @@ std::vector<BackendCase> AllBackends() {
       {"reference_exact", Numerics::kExact, reference, {}},
       {"cpu_official", Numerics::kOfficial, cpu, {}},
       {"cpu_exact", Numerics::kExact, cpu, {}},
-      {"example_plugin_official", Numerics::kOfficial, plugin, {}},
-      {"example_plugin_exact", Numerics::kExact, plugin, {}},
+      {"plugin_official", Numerics::kOfficial, plugin, {}},
+      {"plugin_exact", Numerics::kExact, plugin, {}},
   };
 }
 

@@ -6,6 +6,8 @@
 
 #include "base/formats.h"
 #include "engine/local_engine.h"
+#include "engine/plugin_factory.h"
+#include "tests/plugin/example_plugin.h"
 
 namespace fathom::golden {
 
@@ -16,7 +18,9 @@ Rig MakeRig(const std::filesystem::path& directory, const std::string& backend, 
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
   if (!checkpoint.ok()) return rig;
   rig.checkpoint = std::make_unique<Checkpoint>(std::move(checkpoint).value());
-  Result<std::unique_ptr<Backend>> made = MakeBackend(backend, numerics, num_threads);
+  Result<std::unique_ptr<Backend>> made = backend == "plugin"
+                                              ? MakePluginBackend(TestedPlugin(), numerics)
+                                              : MakeBackend(backend, numerics, num_threads);
   EXPECT_TRUE(made.ok()) << made.status().ToString();
   if (!made.ok()) return rig;
   rig.backend = std::move(made).value();

@@ -24,7 +24,8 @@ struct Rig {
   std::unique_ptr<SequenceRunner> runner;
 };
 
-// `backend` as MakeBackend takes it. Fails the test and returns an empty rig on error.
+// `backend` as MakeBackend takes it, or "plugin": the tested plug-in. Fails the test and returns
+// an empty rig on error.
 Rig MakeRig(const std::filesystem::path& directory, const std::string& backend, Numerics numerics,
             int max_rows, int64_t max_positions, int num_threads = 2);
 

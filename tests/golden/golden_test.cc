@@ -20,7 +20,7 @@ constexpr int kLengths[] = {1, 5, 127, 128, 129, 300, 700};
 
 struct Case {
   std::string config;   // tiny-a or tiny-b
-  std::string backend;  // reference, cpu or cuda
+  std::string backend;  // reference, cpu, plugin or cuda
 };
 
 std::filesystem::path Folder(const std::string& config) {
@@ -166,7 +166,7 @@ TEST_P(Golden, ChunksOfAnySizeGiveTheSameBits) {
   ASSERT_TRUE(file.ok()) << file.status().ToString();
   std::vector<int32_t> ids = Ints(*file, "ids");
   std::vector<int> chunks = {1, 3, 4, 7, 64, 127, 128, 129, 255, 256, 257};
-  if (GetParam().backend == "reference") {
+  if (GetParam().backend == "reference" || GetParam().backend == "plugin") {
     // Scalar and slow: the boundaries that matter, on a prompt that just passes the first c128
     // entry.
     ids.resize(140);
@@ -183,7 +183,8 @@ TEST_P(Golden, ChunksOfAnySizeGiveTheSameBits) {
 }
 
 std::vector<Case> HostCases() {
-  return {{"tiny-a", "reference"}, {"tiny-b", "reference"}, {"tiny-a", "cpu"}, {"tiny-b", "cpu"}};
+  return {{"tiny-a", "reference"}, {"tiny-b", "reference"}, {"tiny-a", "cpu"},
+          {"tiny-b", "cpu"},       {"tiny-a", "plugin"},    {"tiny-b", "plugin"}};
 }
 std::vector<Case> AllCases() {
   std::vector<Case> cases = HostCases();

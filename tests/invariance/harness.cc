@@ -66,9 +66,12 @@ Engine::Engine(const Setting& setting) {
     };
   } else {
     options.backend = setting.backend;
+    options.backend_plugin = setting.backend_plugin;
   }
   options.numerics = setting.numerics;
-  if (setting.backend != "cuda") options.num_threads = setting.num_threads;  // it takes none
+  if (setting.backend != "cuda" && setting.backend != "plugin") {  // they take none
+    options.num_threads = setting.num_threads;
+  }
   options.cache_dtypes = setting.dtypes;
   options.prefix_caching = setting.prefix_caching;
   options.max_batched_tokens = setting.max_batched_tokens;

@@ -47,6 +47,7 @@ struct Answer {
 struct Setting {
   std::filesystem::path model;
   std::string backend = "cpu";  // or "guarded" (tests/device/guarded_backend.h)
+  std::string backend_plugin;   // with "plugin"
   Numerics numerics = Numerics::kOfficial;
   int num_threads = 1;
   std::optional<CacheDTypes> dtypes;
