@@ -78,12 +78,13 @@ Result<Report> BenchContext(const std::filesystem::path& model, const ContextBen
   report.bench = "context";
   report.conditions = MachineConditions();
   const int threads = o.engine.num_threads > 0 ? o.engine.num_threads : DefaultThreadCount();
-  report.conditions.insert(report.conditions.end(), {{"model", model.filename().string()},
-                                                     {"backend", o.engine.backend},
-                                                     {"threads", int64_t{threads}},
-                                                     {"index_topk", int64_t{config.index_topk}},
-                                                     {"computed_tokens", o.computed_tokens},
-                                                     {"repetitions", int64_t{o.num_steps}}});
+  report.conditions.insert(report.conditions.end(),
+                           {{"model", model.filename().string()},
+                            {"backend", std::string(loaded->backend().name())},
+                            {"threads", int64_t{threads}},
+                            {"index_topk", int64_t{config.index_topk}},
+                            {"computed_tokens", o.computed_tokens},
+                            {"repetitions", int64_t{o.num_steps}}});
   ReportTable table{
       "decode step", {"depth", "median_ms", "low_ms", "high_ms", "ratio", "ratio_of_lows"}, {}};
   LongSequence sequence(*runner, config.vocab_size, o.engine.max_batched_tokens, o.computed_tokens);

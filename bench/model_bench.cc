@@ -333,6 +333,11 @@ Result<Report> Bench(Checkpoint& checkpoint, const std::string& name, const Mode
       std::max(planner.BytesFor(1, LongestAlone(o)), planner.BytesFor(most_together, together));
   FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<LocalModel> loaded, LocalModel::Open(o.engine));
   DeviceMemory& memory = loaded->backend().memory();
+  if (o.engine.backend == "plugin" && !memory.host_readable()) {
+    return Unimplemented("--backend-plugin " + o.engine.backend_plugin +
+                         ": has a memory of its own, and the limits that this benchmark would set "
+                         "speeds against are not known");
+  }
   FATHOM_ASSIGN_OR_RETURN(const MemoryState before, memory.State());
   FATHOM_RETURN_IF_ERROR(loaded->LoadModel(checkpoint, o.engine, max_rows,
                                            std::max(LongestAlone(o), together),
@@ -351,7 +356,7 @@ Result<Report> Bench(Checkpoint& checkpoint, const std::string& name, const Mode
                             {"weights", DescribeWeights(weights, checkpoint.is_synthetic())},
                             {"huge_page_bytes", weights.huge_page_bytes},
                             {"memory_nodes", int64_t{weights.num_nodes}},
-                            {"backend", o.engine.backend},
+                            {"backend", std::string(loaded->backend().name())},
                             {"threads", int64_t{threads}},
                             {"chunk_tokens", int64_t{o.engine.max_batched_tokens}},
                             {"batch_context_tokens", o.batch_context},

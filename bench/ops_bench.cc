@@ -10,6 +10,7 @@
 #include "bench/op_cases.h"
 #include "bench/workload.h"
 #include "engine/engine_core.h"
+#include "engine/plugin_factory.h"
 
 namespace fathom::bench {
 namespace {
@@ -20,12 +21,18 @@ constexpr int kMostRuns = 20'000;
 constexpr double kLeastRunMs = 1.0;
 constexpr int kMostCalls = 1 << 12;
 
-Status CheckOptions(const ModelConfig& config, const OpsBenchOptions& o) {
-  if (o.cpu.int8_dense) return InvalidArgument("weights that come in turn have no int8 copies");
+LocalEngineOptions EngineOptions(const OpsBenchOptions& o) {
   LocalEngineOptions engine;
   engine.backend = o.backend;
+  engine.backend_plugin = o.backend_plugin;
   engine.num_threads = o.num_threads;
-  FATHOM_RETURN_IF_ERROR(CheckBackendOptions(engine));
+  engine.cpu = o.cpu;
+  return engine;
+}
+
+Status CheckOptions(const ModelConfig& config, const OpsBenchOptions& o) {
+  if (o.cpu.int8_dense) return InvalidArgument("weights that come in turn have no int8 copies");
+  FATHOM_RETURN_IF_ERROR(CheckBackendOptions(EngineOptions(o)));
   const std::vector<std::string> names = OperationNames();
   for (const std::string& name : o.only) {
     if (std::find(names.begin(), names.end(), name) != names.end()) continue;
@@ -96,6 +103,17 @@ Result<std::vector<double>> Time(const OpCase& op, Backend& backend, const OpsBe
   return micros;
 }
 
+Result<std::unique_ptr<Backend>> BackendOf(const OpsBenchOptions& o) {
+  if (o.backend != "plugin") {
+    return MakeBackend(o.backend, Numerics::kOfficial, o.num_threads, o.cpu);
+  }
+  FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, MakePluginBackend(EngineOptions(o)));
+  if (backend->memory().host_readable()) return backend;
+  return Unimplemented("--backend-plugin " + o.backend_plugin +
+                       ": has a memory of its own, and what that device can read and compute at "
+                       "most is not known here");
+}
+
 }  // namespace
 
 std::vector<std::string> OperationNames() { return OpCases::Names(); }
@@ -106,8 +124,7 @@ Result<Report> BenchOps(const ModelConfig& config, const OpsBenchOptions& o) {
   const int most = *std::max_element(o.rows.begin(), o.rows.end());
   const int64_t host_free = FreeHostMemory();
   if (o.backend != "cuda") FATHOM_RETURN_IF_ERROR(CheckRoom(config, o, host_free));
-  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
-                          MakeBackend(o.backend, Numerics::kOfficial, o.num_threads, o.cpu));
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, BackendOf(o));
   const bool on_host = backend->memory().host_readable();
   std::string device = "host";
   if (!on_host) {
@@ -132,7 +149,7 @@ Result<Report> BenchOps(const ModelConfig& config, const OpsBenchOptions& o) {
   report.conditions = MachineConditions();
   report.conditions.insert(
       report.conditions.end(),
-      {{"backend", o.backend},
+      {{"backend", std::string(backend->name())},
        {"device", device},
        {"threads", int64_t{threads}},
        {"fp4_inputs", std::string(o.cpu.int8_activations ? "int8" : "official")},

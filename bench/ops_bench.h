@@ -22,6 +22,7 @@ std::vector<std::string> OperationNames();
 
 struct OpsBenchOptions {
   std::string backend = "cpu";
+  std::string backend_plugin;            // as in LocalEngineOptions
   int num_threads = 0;                   // 0: DefaultThreadCount()
   CpuOptions cpu;                        // int8_dense is not for weights that come in turn
   std::vector<int> rows = {1, 16, 512};  // tokens of the step
@@ -33,7 +34,8 @@ struct OpsBenchOptions {
   int time_ms = 200;                        // and more until this time is over
 };
 
-// kUnimplemented for the cuda backend in builds without it. kInvalidArgument for contexts beyond
+// kUnimplemented for the cuda backend in builds without it, and for plug-ins with a memory of their
+// own, whose device has no limits here. kInvalidArgument for contexts beyond
 // the model's positions, unknown operations and matrices for which the memory is too small;
 // kOutOfMemory where it is more than half of what is free there, or where activations need more
 // than a quarter of that.

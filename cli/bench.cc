@@ -338,7 +338,8 @@ void AddOps(CLI::App& bench, Action& action) {
                    "Sizes: a preset (flash, pro, mid, nano), a directory, config.json or org/name "
                    "in the local Hugging Face cache. Weights are not read")
       ->capture_default_str();
-  AddComputeOptions(*command, o->bench.backend, o->bench.num_threads, o->isa);
+  AddComputeOptions(*command, o->bench.backend, o->bench.backend_plugin, o->bench.num_threads,
+                    o->isa);
   AddActivationsOption(*command, o->activations);
   AddCounts(*command, "--rows", o->bench.rows, 65'536, "Tokens of the step, all of one sequence");
   command->add_option("--only", o->bench.only, "Operations (default: all)")
@@ -357,6 +358,7 @@ void AddOps(CLI::App& bench, Action& action) {
       Sort(o->bench.rows);
       const Result<ModelConfig> config = ReadConfig(o->shapes);
       if (!config.ok()) return Fail(config.status());
+      o->bench.backend = BackendName(o->bench.backend, o->bench.backend_plugin);
       if (const Status status = UseIsa(o->isa, o->bench.backend); !status.ok()) return Fail(status);
       o->bench.cpu.int8_activations = o->activations == "int8";
       return Print(Named(BenchOps(*config, o->bench), o->shapes), o->json);

@@ -27,14 +27,25 @@ void AddModelOption(CLI::App& command, std::string& model) {
       ->type_name("MODEL");
 }
 
-void AddComputeOptions(CLI::App& command, std::string& backend, int& num_threads,
-                       std::string& isa) {
+void AddComputeOptions(CLI::App& command, std::string& backend, std::string& plugin,
+                       int& num_threads, std::string& isa) {
+  CLI::Option* const named =
+      command
+          .add_option(
+              "--backend", backend,
+              "Where to compute: cpu; cuda, one Hopper GPU, in builds that have it; reference, "
+              "slow and plain")
+          ->check(CLI::IsMember({"cpu", "cuda", "reference"}))
+          ->capture_default_str();
   command
-      .add_option("--backend", backend,
-                  "Where to compute: cpu; cuda, one Hopper GPU, in builds that have it; reference, "
-                  "slow and plain")
-      ->check(CLI::IsMember({"cpu", "cuda", "reference"}))
-      ->capture_default_str();
+      .add_option("--backend-plugin", plugin,
+                  "Compute with the backend in this shared library in place of one of fathom's "
+                  "(docs/backend-plugins.md)")
+      ->type_name("FILE")
+      ->check(CLI::Validator([](const std::string& path)
+                                 -> std::string { return path.empty() ? "names no file" : ""; },
+                             ""))
+      ->excludes(named);
   command
       .add_option("-t,--threads", num_threads,
                   "Threads that compute (default: OMP_NUM_THREADS, else one per processor)")
@@ -44,6 +55,10 @@ void AddComputeOptions(CLI::App& command, std::string& backend, int& num_threads
                   "Instruction set of the cpu backend: auto (the best one), portable, sse4, avx2, "
                   "avxvnni, avx512, avx512vnni; results differ in the last bits")
       ->capture_default_str();
+}
+
+std::string BackendName(const std::string& backend, const std::string& plugin) {
+  return plugin.empty() ? backend : "plugin";
 }
 
 Status UseIsa(const std::string& isa, const std::string& backend) {
@@ -82,8 +97,9 @@ Result<ExpertOffload> ParseExpertOffload(std::string_view text) {
 }
 
 Status CheckOffloadOptions(const ModelOptions& o) {
-  if (o.backend == "cuda") return OkStatus();
-  const std::string why = "refused; the " + o.backend +
+  const std::string backend = BackendName(o.backend, o.backend_plugin);
+  if (backend == "cuda") return OkStatus();
+  const std::string why = "refused; the " + backend +
                           " backend has all weights in one memory; experts outside of it are the "
                           "cuda backend's";
   if (!o.expert_offload.empty()) {
@@ -108,7 +124,7 @@ void AddExpertOffloadOption(CLI::App& command, std::string& offload) {
 }
 
 void AddBackendOptions(CLI::App& command, ModelOptions& o) {
-  AddComputeOptions(command, o.backend, o.num_threads, o.cpu_isa);
+  AddComputeOptions(command, o.backend, o.backend_plugin, o.num_threads, o.cpu_isa);
   AddActivationsOption(command, o.cpu_activations);
   command
       .add_option("--cpu-dense", o.cpu_dense,
@@ -171,9 +187,11 @@ void AddCacheOptions(CLI::App& command, CacheOptions& o) {
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--gpu-memory-utilization", o.gpu_memory_share,
-                  "With --backend cuda: share of the GPU's memory that weights, activations and "
-                  "cache may fill (default: 0.92); --kv-cache-memory-bytes goes first")
+      .add_option(
+          "--gpu-memory-utilization", o.gpu_memory_share,
+          "With --backend cuda, or a plug-in with a memory of its own: share of that memory "
+          "that weights, activations and cache may fill (default: 0.92); --kv-cache-memory-bytes "
+          "goes first")
       ->check(RealNumber(0.0, 1.0, false, "above 0, at most 1"))
       ->group(group);
   AddCacheFormatOptions(command, o);
@@ -202,6 +220,7 @@ Status CheckCacheOptions(const CacheOptions& o, const std::string& backend) {
         "--kv-cache-memory-fraction: a share of the host's memory; with --backend cuda size the "
         "cache with --gpu-memory-utilization or --kv-cache-memory-bytes");
   }
+  if (backend == "plugin") return OkStatus();  // its memory is known when it is loaded
   // vLLM's defaults, which its users write out: they ask for nothing special.
   const double share = o.gpu_memory_share.value_or(0.9);
   if (share == 0.9 || share == 0.92) return OkStatus();
@@ -214,10 +233,11 @@ Status CheckCacheOptions(const CacheOptions& o, const std::string& backend) {
 }
 
 Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model) {
-  FATHOM_RETURN_IF_ERROR(UseIsa(model.cpu_isa, model.backend));
-  FATHOM_RETURN_IF_ERROR(CheckOffloadOptions(model));
   LocalEngineOptions options;
-  options.backend = model.backend;
+  options.backend = BackendName(model.backend, model.backend_plugin);
+  options.backend_plugin = model.backend_plugin;
+  FATHOM_RETURN_IF_ERROR(UseIsa(model.cpu_isa, options.backend));
+  FATHOM_RETURN_IF_ERROR(CheckOffloadOptions(model));
   options.cpu.int8_activations = model.cpu_activations == "int8";
   options.cpu.int8_dense = model.cpu_dense == "int8";
   options.num_threads = model.num_threads;
@@ -235,7 +255,7 @@ Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model) {
 
 Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model, const CacheOptions& cache) {
   FATHOM_ASSIGN_OR_RETURN(LocalEngineOptions options, ToEngineOptions(model));
-  FATHOM_RETURN_IF_ERROR(CheckCacheOptions(cache, model.backend));
+  FATHOM_RETURN_IF_ERROR(CheckCacheOptions(cache, options.backend));
   options.cache_budget.bytes = cache.memory_bytes;
   options.cache_budget.fraction = cache.memory_share;
   if (cache.gpu_memory_share) options.cache_budget.device_share = *cache.gpu_memory_share;

@@ -52,6 +52,7 @@ int Fail(const Status& status);
 struct ModelOptions {
   std::string model;  // empty: the bundled model
   std::string backend = "cpu";
+  std::string backend_plugin;
   int num_threads = 0;
   std::string weights = "mmap";
   std::string numa = "auto";
@@ -64,8 +65,11 @@ struct ModelOptions {
   std::string expert_profile, record_expert_use;  // files; empty: none
 };
 void AddModelOption(CLI::App& command, std::string& model);
-// --backend, --threads, --cpu-isa.
-void AddComputeOptions(CLI::App& command, std::string& backend, int& num_threads, std::string& isa);
+// --backend, --backend-plugin, --threads, --cpu-isa.
+void AddComputeOptions(CLI::App& command, std::string& backend, std::string& plugin,
+                       int& num_threads, std::string& isa);
+// The backend's name for the engine: "plugin" where one is named.
+std::string BackendName(const std::string& backend, const std::string& plugin);
 // --cpu-activations.
 void AddActivationsOption(CLI::App& command, std::string& activations);
 // Makes the process compute with that instruction set ("auto": the best one). kInvalidArgument for

@@ -71,8 +71,8 @@ Status ComputeLogits(const Options& o) {
   }
   FATHOM_RETURN_IF_ERROR(checkpoint.CheckFiles());
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  spdlog::info("{} tokens in {:.2f} s, {} backend, {} numerics", n, took.count(), o.model.backend,
-               o.mode);
+  spdlog::info("{} tokens in {:.2f} s, {} backend, {} numerics", n, took.count(),
+               local->backend().name(), o.mode);
 
   StoredTensor tensor;
   tensor.name = "logits";

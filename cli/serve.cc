@@ -198,12 +198,26 @@ Result<Served> LoadModel(ServeOptions& o, const ModelLocation& location,
 
 Result<Served> LoadReplay(const ServeOptions& o, const ModelLocation& location,
                           const FrontEndOptions& front_end, const CLI::App& command) {
-  for (const char* name :
-       {"--backend", "--threads", "--cpu-isa", "--cpu-activations", "--cpu-dense", "--numa",
-        "--weights", "--max-num-batched-tokens", "--kv-cache-memory-bytes",
-        "--kv-cache-memory-fraction", "--gpu-memory-utilization", "--kv-cache-dtype",
-        "--indexer-cache-dtype", "--enable-prefix-caching", "--prefix-cache-retention-interval",
-        "--block-size", "--expert-offload", "--expert-profile", "--record-expert-use"}) {
+  for (const char* name : {"--backend",
+                           "--backend-plugin",
+                           "--threads",
+                           "--cpu-isa",
+                           "--cpu-activations",
+                           "--cpu-dense",
+                           "--numa",
+                           "--weights",
+                           "--max-num-batched-tokens",
+                           "--kv-cache-memory-bytes",
+                           "--kv-cache-memory-fraction",
+                           "--gpu-memory-utilization",
+                           "--kv-cache-dtype",
+                           "--indexer-cache-dtype",
+                           "--enable-prefix-caching",
+                           "--prefix-cache-retention-interval",
+                           "--block-size",
+                           "--expert-offload",
+                           "--expert-profile",
+                           "--record-expert-use"}) {
     const CLI::Option* option = command.get_option_no_throw(name);
     if (option != nullptr && option->count() > 0) {
       spdlog::warn("{} has no effect: --replay computes nothing", name);

@@ -134,6 +134,8 @@ const std::vector<Case> kCases = {
     {{"--gpu-memory-utilization", "1.5", "--backend", "cuda"}, kR},
     {{"--kv-cache-memory-fraction", "0.5"}, kA},
     {{"--kv-cache-memory-fraction", "0.5", "--backend", "cuda"}, kR},
+    {{"--gpu-memory-utilization", "0.95", "--backend-plugin", "x.so"}, kA},
+    {{"--kv-cache-memory-fraction", "0.5", "--backend-plugin", "x.so"}, kA},
     {{"--kv-cache-memory-bytes", "20G"}, kA},
     {{"--enable-prefix-caching"}, kA},
     {{"--no-enable-prefix-caching"}, kA},

@@ -75,8 +75,8 @@ CLI::Validator NotEmpty(const std::string& message) {
 void AddModelGroup(CLI::App& command, ServeOptions& o) {
   AddModelOptions(command, o.model);
   Group group(command, "Model");
-  group.Take({"--model", "--backend", "--threads", "--cpu-isa", "--cpu-activations", "--cpu-dense",
-              "--numa", "--weights", "--max-model-len"});
+  group.Take({"--model", "--backend", "--backend-plugin", "--threads", "--cpu-isa",
+              "--cpu-activations", "--cpu-dense", "--numa", "--weights", "--max-model-len"});
   group.Value("--tokenizer", o.tokenizer, "Directory or id with another tokenizer");
   group.Value("--revision", o.revision, "Branch, tag or commit of a model named by an id");
   group.Value("--tokenizer-revision", o.tokenizer_revision, "The same of --tokenizer");
@@ -344,7 +344,8 @@ std::vector<std::string> CheckServeOptions(const ServeOptions& o) {
   if (!o.tokenizer_revision.empty() && o.tokenizer.empty()) {
     problems.emplace_back("--tokenizer-revision needs --tokenizer");
   }
-  if (const Status cache = CheckCacheOptions(o.cache, o.model.backend); !cache.ok()) {
+  const std::string backend = BackendName(o.model.backend, o.model.backend_plugin);
+  if (const Status cache = CheckCacheOptions(o.cache, backend); !cache.ok()) {
     problems.push_back(cache.message());
   }
   if (const Status offload = CheckOffloadOptions(o.model); !offload.ok()) {
