@@ -152,6 +152,30 @@ TEST_F(CudaAttention, EqualsTheReference) {
   }
 }
 
+TEST_F(CudaAttention, RowsOfNoSequenceAreLeftAlone) {
+  TestPages pages({{0, 1}}, 1);
+  const PageView swa =
+      pages.Add(CacheKind::kSwaKv, {EntryEncoding::kE4m3Rope, 512, 64, /*entries_per_page=*/16});
+  StepPlan plan = pages.plan();
+  const SequenceRows nobody = {};
+  plan.sequences = {&nobody, 1};
+  const std::vector<float> ones(512, 1.0f);
+  SparseAttentionArgs args = {.q = {Put(ones), 1, 1, 512},
+                              .plan = &plan,
+                              .step_kv = {Put(ones), 1, 512},
+                              .swa = PutPages(swa, 1),
+                              .window = 8,
+                              .compressed = {},
+                              .entries = {},
+                              .num_entries = {},
+                              .sink = {Put(ones), 1},
+                              .scale = 1.0f,
+                              .out = {Put(ones), 1, 1, 512}};
+  ASSERT_STATUS_OK(cuda().SparseAttention(args));
+  ASSERT_STATUS_OK(cuda().Synchronize());
+  EXPECT_EQ(Get(static_cast<const float*>(args.out.data()), ones.size()), ones);
+}
+
 struct IndexShape {
   int heads;
   int dim;

@@ -21,15 +21,28 @@ struct Shape {
 
 // Projections of Flash and Pro, the tiny and nano models, and sizes that divide into nothing.
 constexpr Shape kLinears[] = {
-    {DType::kF8E4M3, 1024, 4096, 5}, {DType::kF8E4M3, 512, 7168, 3},
-    {DType::kF8E4M3, 4096, 8192, 1}, {DType::kF8E4M3, 8192, 1024, 9},
-    {DType::kF8E4M3, 130, 256, 17},  {DType::kI8, 2048, 4096, 2},
-    {DType::kI8, 3072, 7168, 1},     {DType::kI8, 4096, 2048, 3},
-    {DType::kI8, 128, 128, 8},       {DType::kBF16, 64, 4096, 4},
-    {DType::kBF16, 1024, 4096, 2},   {DType::kBF16, 7, 130, 19},
-    {DType::kBF16, 3, 1, 2},         {DType::kBF16, 5, 67, 33},
-    {DType::kF32, 1024, 4096, 2},    {DType::kF32, 24, 28672 / 2, 3},
-    {DType::kF32, 9, 31, 11},        {DType::kF32, 1, 2, 1},
+    {DType::kF8E4M3, 1024, 4096, 5},
+    {DType::kF8E4M3, 512, 7168, 3},
+    {DType::kF8E4M3, 4096, 8192, 1},
+    {DType::kF8E4M3, 8192, 1024, 9},
+    {DType::kF8E4M3, 130, 256, 17},
+    {DType::kI8, 2048, 4096, 2},
+    {DType::kI8, 3072, 7168, 1},
+    {DType::kI8, 4096, 2048, 3},
+    {DType::kI8, 128, 128, 8},
+    {DType::kBF16, 64, 4096, 4},
+    {DType::kBF16, 1024, 4096, 2},
+    {DType::kBF16, 7, 130, 19},
+    {DType::kBF16, 3, 1, 2},
+    {DType::kBF16, 5, 67, 33},
+    {DType::kF32, 1024, 4096, 2},
+    {DType::kF32, 24, 28672 / 2, 3},
+    {DType::kF32, 9, 31, 11},
+    {DType::kF32, 1, 2, 1},
+    // Many rows, thirteen steps of columns and a short last segment.
+    {DType::kF8E4M3, 130, 1664, 200},
+    {DType::kI8, 130, 1664, 200},
+    {DType::kBF16, 130, 1664, 200},
 };
 
 TEST_F(CudaLinear, EqualsTheReferenceAtAllSizes) {
@@ -115,6 +128,7 @@ constexpr MoeShape kMoes[] = {
     {DType::kF8E4M3, 256, 128, 16, 4, 40},  // nano
     {DType::kI8, 128, 128, 4, 2, 9},        // tiny
     {DType::kBF16, 96, 40, 5, 3, 21},       // odd
+    {DType::kI8, 1664, 640, 3, 2, 90},      // many rows of an expert, short last segments
     {DType::kI8, 128, 128, 3, 2, 1100},     // more rows than scratch memory takes at a time
 };
 

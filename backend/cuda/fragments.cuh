@@ -9,9 +9,8 @@
 //
 // Codes are decoded with their scale into bf16, which holds every such value: a code's bits are put
 // where bf16 has the exponent's low bits and the mantissa's high ones, and a product with a power
-// of two does the rest, subnormal codes included. e4m3 codes that are no number (0x7F, 0xFF) are
-// read as
-// +-480.
+// of two does the rest, subnormal codes included. The e4m3 codes 0x7F and 0xFF, which are no
+// number, are read as +-480.
 #pragma once
 
 #include "backend/cuda/mma.cuh"

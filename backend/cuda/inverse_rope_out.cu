@@ -31,6 +31,10 @@ Status CudaBackend::DoInverseRopeOut(const InverseRopeOutArgs& args) {
   State& state = *state_;
   FATHOM_RETURN_IF_ERROR(state.Enter());
   const int64_t n = args.o.dim(0);
+  FATHOM_RETURN_IF_ERROR(Fits("inverse_rope_out: rows", n, state.limits.max_rows));
+  FATHOM_RETURN_IF_ERROR(Fits("inverse_rope_out: heads", args.o.dim(1), state.limits.max_heads));
+  FATHOM_RETURN_IF_ERROR(
+      Fits("inverse_rope_out: head dim", args.o.dim(2), state.limits.max_head_dim));
   const int64_t pairs = args.cos_sin.dim(1);
   const int64_t rotations = n * args.o.dim(1) * pairs;
   if (rotations > 0) {

@@ -29,9 +29,14 @@ TEST(CudaScratch, OnePassMeasuresWhatTheOtherPlaces) {
   EXPECT_LE(
       reinterpret_cast<std::byte*>(placed.index_scores + placed.index_rows * placed.max_entries),
       memory.data() + memory.size());
-  limits.max_rows = limits.max_cols = limits.max_expert_width = INT32_MAX;
-  options.scratch_rows = INT32_MAX;
-  EXPECT_TRUE(cuda::LayOutScratch(limits, options, nullptr, measured).overflow());
+  // An item per row and expert of it, in the second dimension of a grid.
+  limits.max_rows = 8192;
+  limits.max_experts_per_token = 31;
+  cuda::LayOutScratch(limits, options, nullptr, measured);
+  EXPECT_LE(measured.rows * 32, 65535);
+  options.scratch_rows = 0;
+  cuda::LayOutScratch(limits, options, nullptr, measured);
+  EXPECT_EQ(measured.rows, 1);
 }
 
 using CudaMemoryTest = CudaTest;

@@ -7,11 +7,10 @@
 
 namespace fathom::cuda {
 
-// The args as the device sees them, of some rows of the step. `quantised` inputs are null where no
-// expert takes them.
+// The args as the device sees them, of some rows of the step.
 struct MoeRows {
-  const float* x;  // [n, dim]
-  const float* quantised;
+  const float* x;                // [n, dim]
+  const float* quantised;        // x as quantised experts take it, where there are any
   const int32_t* ids;            // [n, chosen]
   const float* weights;          // [n, chosen]
   const ExpertWeights* experts;  // [num_experts], then the shared one

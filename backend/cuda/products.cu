@@ -1,9 +1,9 @@
-#include "backend/cuda/launch.cuh"
 #include "backend/cuda/products.h"
 
 #include <algorithm>
 #include <string>
 
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/products.cuh"
 #include "backend/cuda/status.h"
 

@@ -16,7 +16,8 @@ struct HcShape {
   int width;
   int n;
 };
-constexpr HcShape kHcs[] = {{4, 4096, 2}, {4, 7168, 1}, {4, 256, 5}, {2, 33, 3}, {8, 100, 2}};
+constexpr HcShape kHcs[] = {{4, 4096, 2}, {4, 7168, 1}, {4, 256, 5},
+                            {4, 256, 18}, {2, 33, 3},   {8, 100, 2}};
 
 TEST_F(CudaHc, PreNormAndPostEqualTheReference) {
   for (const HcShape& s : kHcs) {
@@ -216,6 +217,7 @@ TEST_F(CudaRows, OutputProjectionsEqualTheReference) {
   for (const Out& s : {Out{64, 512, 32, 8, 128, 2, DType::kF8E4M3},
                        {128, 512, 32, 16, 64, 1, DType::kF8E4M3},
                        {8, 64, 8, 2, 32, 7, DType::kF8E4M3},
+                       {4, 256, 8, 2, 128, 150, DType::kF8E4M3},
                        {6, 37, 5, 3, 5, 4, DType::kBF16}}) {
     SCOPED_TRACE(s.heads);
     Random random(static_cast<uint32_t>(s.heads));

@@ -83,7 +83,9 @@ inline MemoryLayout LayOutScratch(const BackendLimits& l, const CudaOptions& opt
   // Scores of so many rows at a time that they stay around 64 MiB.
   constexpr int64_t kScoreBytes = int64_t{64} << 20;
   constexpr int64_t kMaxIndexRows = 256;
-  s.rows = std::min(l.max_rows, options.scratch_rows);
+  // A grid's second dimension has 16 bits, and an item per row and expert of it takes one.
+  const int most_rows = std::max(1, 65535 / (l.max_experts_per_token + 1));
+  s.rows = std::clamp(std::min(l.max_rows, options.scratch_rows), 1, most_rows);
   s.max_entries = l.max_positions / 4 + 1;
   s.index_rows = static_cast<int>(std::clamp<int64_t>(
       kScoreBytes / (s.max_entries * 4), 1, std::min<int64_t>(kMaxIndexRows, l.max_rows)));

@@ -1,7 +1,6 @@
 // See backend/ops/sparse_attention.h for the contract.
-#include <cmath>
-
 #include <algorithm>
+#include <cmath>
 
 #include "backend/cuda/attention.cuh"
 #include "backend/cuda/launch.cuh"
@@ -99,19 +98,18 @@ __global__ void __launch_bounds__(kBlock) AttentionKernel(AttentionRows a) {
 
 namespace {
 
+// Keys of the list of a row at `position`, at most.
+int KeysAt(const SparseAttentionArgs& args, Position position) {
+  const int keys = std::min(args.window, position + 1);
+  if (!args.entries.empty()) return keys + static_cast<int>(args.entries.dim(1));
+  return args.compressed.base == nullptr ? keys : keys + VisibleEntries(position, args.ratio);
+}
+
 // Keys of the longest list.
 int MostKeys(const SparseAttentionArgs& args) {
   int most = 0;
   for (const SequenceRows& rows : args.plan->sequences) {
-    if (rows.num_rows == 0) continue;
-    const Position last = rows.start + rows.num_rows - 1;
-    int keys = std::min(args.window, last + 1);
-    if (!args.entries.empty()) {
-      keys += static_cast<int>(args.entries.dim(1));
-    } else if (args.compressed.base != nullptr) {
-      keys += VisibleEntries(last, args.ratio);
-    }
-    most = std::max(most, keys);
+    if (rows.num_rows > 0) most = std::max(most, KeysAt(args, rows.start + rows.num_rows - 1));
   }
   return most;
 }
@@ -152,19 +150,23 @@ Status CudaBackend::DoSparseAttention(const SparseAttentionArgs& args) {
                               state.scratch.attention_partial,
                               state.scratch.attention_stats,
                               state.scratch.step_keys};
-  if (cuda::HasAttentionTiles(args)) {
-    const int splits = cuda::SplitsOf(MostKeys(args));
-    const int64_t at_a_time = state.scratch.attention_splits / (int64_t{splits} * heads);
-    if (at_a_time > 0) {
-      rows.splits = splits;
-      FATHOM_RETURN_IF_ERROR(cuda::PackStepKeys(rows, n, state.stream));
-      for (int64_t first = 0; first < n; first += at_a_time) {
-        rows.first_row = static_cast<int>(first);
-        FATHOM_RETURN_IF_ERROR(cuda::AttendTiles(
-            rows, static_cast<int>(std::min(at_a_time, n - first)), state.stream));
-      }
-      return OkStatus();
+  const Position last_of_all = state.limits.max_positions - 1;
+  const int64_t room = state.scratch.attention_splits;
+  // By what a step may have, not by what this one has: rows keep their order of sums.
+  if (cuda::HasAttentionTiles(args) &&
+      int64_t{cuda::SplitsOf(KeysAt(args, last_of_all))} * heads <= room) {
+    rows.splits = cuda::SplitsOf(MostKeys(args));
+    if (rows.splits == 0) return OkStatus();  // no row has a sequence
+    FATHOM_RETURN_IF_ERROR(
+        Fits("sparse_attention: splits of keys", int64_t{rows.splits} * heads, room));
+    const int64_t at_a_time = room / (int64_t{rows.splits} * heads);
+    FATHOM_RETURN_IF_ERROR(cuda::PackStepKeys(rows, n, state.stream));
+    for (int64_t first = 0; first < n; first += at_a_time) {
+      rows.first_row = static_cast<int>(first);
+      FATHOM_RETURN_IF_ERROR(
+          cuda::AttendTiles(rows, static_cast<int>(std::min(at_a_time, n - first)), state.stream));
     }
+    return OkStatus();
   }
   constexpr int kRowsOfShared = cuda::kKeys + 2 * cuda::kHeads;
   const auto bytes = static_cast<size_t>(kRowsOfShared * dim) * sizeof(float);

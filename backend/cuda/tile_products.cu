@@ -1,9 +1,9 @@
-#include "backend/cuda/launch.cuh"
 #include "backend/cuda/tile_products.h"
 
 #include <algorithm>
 #include <string>
 
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/status.h"
 #include "backend/cuda/tiles.cuh"
 
@@ -181,7 +181,9 @@ Status MultiplyTiles(const PackedRows& x, std::span<const TileOutput> outputs, i
                    std::max(weight.rows / groups, 1), 0};
   }
   const WeightView& first = outputs[0].weight;
-  if (x.n == 0 || first.rows == 0) return OkStatus();
+  int rows = 0;
+  for (const TileOutput& output : outputs) rows += output.weight.rows;
+  if (x.n == 0 || rows == 0) return OkStatus();
   const bool groups_have_blocks = groups == 1 || first.rows / groups % (kWarps * kTileRows) == 0;
   switch (first.dtype) {
     case DType::kF8E4M3:

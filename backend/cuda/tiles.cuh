@@ -172,8 +172,8 @@ struct InputStages {
       const int piece = p % kPieces;
       const uint16_t* row = row_of(input);
       const int unit = WeightTile<kType>::UnitOf(piece / 4, piece % 4);
-      CopyAsync16(stage + input * kRow + piece, row + int64_t{step} * kStep + unit * 8,
-                  row != nullptr);
+      const uint16_t* from = row == nullptr ? nullptr : row + int64_t{step} * kStep + unit * 8;
+      CopyAsync16(stage + input * kRow + piece, from, row != nullptr);
     }
   }
   static __device__ uint4 Load(const uint4* stages, int step, int t, int unit) {
