@@ -130,7 +130,8 @@ TEST(Plugin, OptionsThatDoNotGoWithItAreRefused) {
   EXPECT_THAT(refused({"--cpu-dense", "int8"}, kFailed), HasSubstr("--cpu-dense int8"));
   EXPECT_THAT(refused({"--gpu-memory-utilization", "0.5"}, kFailed),
               HasSubstr("--gpu-memory-utilization"));
-  EXPECT_THAT(refused({"--expert-offload", "20"}, kFailed), HasSubstr("--expert-offload 20"));
+  EXPECT_THAT(refused({"--expert-offload", "20"}, kFailed),
+              AllOf(HasSubstr("--expert-offload"), HasSubstr("20: refused")));
   EXPECT_THAT(refused({"--expert-profile", "use.json"}, kFailed), HasSubstr("--expert-profile"));
   EXPECT_THAT(RunFathom({"generate", "--backend-plugin", "", kSum}).err,
               HasSubstr("--backend-plugin: names no file"));
