@@ -58,8 +58,7 @@ __device__ inline uint32_t PackPair(float first, float second) {
 __device__ inline void DecodeCodes(uint32_t codes, uint32_t factor, uint32_t* out) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const uint32_t pair = __byte_perm(codes, 0, i == 0 ? 0x1000u : 0x3020u);
-    out[i] = MulBf16x2((pair & 0x80008000u) | ((pair >> 4) & 0x07F007F0u), factor);
+    out[i] = DecodeE4m3Pair(__byte_perm(codes, 0, i == 0 ? 0x1000u : 0x3020u), factor);
   }
 }
 

@@ -78,13 +78,16 @@ struct WeightTile;
 inline constexpr unsigned kE4m3Bias = 120;
 inline constexpr unsigned kE2m1Bias = 126;
 
-// Eight codes of 8 bits, packed, times the first factor of a scale.
+// Two e4m3 codes, the upper bytes of halves, times the first factor of a scale.
+__device__ inline uint32_t DecodeE4m3Pair(uint32_t pair, uint32_t factor) {
+  return MulBf16x2((pair & 0x80008000u) | ((pair >> 4) & 0x07F007F0u), factor);
+}
+// Eight codes of 8 bits, packed, likewise.
 __device__ inline void DecodeE4m3(uint32_t low, uint32_t high, uint32_t factor, uint32_t* out) {
 #pragma unroll
   for (unsigned i = 0; i < 4; ++i) {
-    // Bytes i of both words as the upper bytes of halves.
-    const uint32_t pair = __byte_perm(low, high, (4 + i) << 12 | i << 4);
-    out[i] = MulBf16x2((pair & 0x80008000u) | ((pair >> 4) & 0x07F007F0u), factor);
+    // Bytes i of both words.
+    out[i] = DecodeE4m3Pair(__byte_perm(low, high, (4 + i) << 12 | i << 4), factor);
   }
 }
 // Eight codes of 4 bits, likewise.

@@ -57,16 +57,8 @@ Status CudaBackend::DoHead(const HeadArgs& args) {
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("head: input"));
     const cuda::ConstRows x = {state.scratch.inputs, count, width};
     const cuda::Rows logits = {args.logits.data() + first * vocab, count, vocab};
-    if (cuda::HasTiles(args.head)) {
-      uint16_t* packed = state.scratch.packed;
-      FATHOM_RETURN_IF_ERROR(cuda::PackRows(x, width, /*quantise=*/false, packed, state.stream));
-      const cuda::TileOutput output = {args.head, logits};
-      FATHOM_RETURN_IF_ERROR(cuda::MultiplyTiles({packed, count, width}, {&output, 1}, 1,
-                                                 /*round=*/false, state.stream));
-    } else {
-      FATHOM_RETURN_IF_ERROR(
-          cuda::Multiply(x, args.head, 1, /*round=*/false, logits, state.stream));
-    }
+    FATHOM_RETURN_IF_ERROR(cuda::MultiplyBf16(x, width, args.head, 1, /*round=*/false, logits,
+                                              state.scratch.packed, state.stream));
   }
   return OkStatus();
 }

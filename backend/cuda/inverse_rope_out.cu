@@ -46,18 +46,11 @@ Status CudaBackend::DoInverseRopeOut(const InverseRopeOutArgs& args) {
   }
   const int64_t width = args.out.dim(1);
   const int64_t cols = args.o.row_size();
-  if (!cuda::HasTiles(args.wo_a, args.groups)) {
-    return cuda::Multiply({args.o.data(), n, cols}, args.wo_a, args.groups,
-                          /*round=*/true, {args.out.data(), n, width}, state.stream);
-  }
   for (int64_t first = 0; first < n; first += state.scratch.rows) {
     const int64_t count = std::min<int64_t>(state.scratch.rows, n - first);
-    uint16_t* packed = state.scratch.packed;
-    FATHOM_RETURN_IF_ERROR(cuda::PackRows({args.o.data() + first * cols, count, cols}, cols,
-                                          /*quantise=*/false, packed, state.stream));
-    const cuda::TileOutput output = {args.wo_a, {args.out.data() + first * width, count, width}};
-    FATHOM_RETURN_IF_ERROR(cuda::MultiplyTiles({packed, count, cols}, {&output, 1}, args.groups,
-                                               /*round=*/true, state.stream));
+    FATHOM_RETURN_IF_ERROR(cuda::MultiplyBf16(
+        {args.o.data() + first * cols, count, cols}, cols, args.wo_a, args.groups, /*round=*/true,
+        {args.out.data() + first * width, count, width}, state.scratch.packed, state.stream));
   }
   return OkStatus();
 }

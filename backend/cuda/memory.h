@@ -28,8 +28,8 @@ class GpuMemory final : public DeviceMemory {
 };
 
 // Page-locked memory of the host that the GPU reads at the host's addresses, over the bus: what
-// CudaBackend::pinned_memory() hands out. Copies are the host's, at once. Single-threaded but for
-// the bytes.
+// CudaBackend::pinned_memory() hands out. Copies are the host's, at once, and not for bytes that
+// operations under way read. Single-threaded but for the bytes.
 class PinnedMemory final : public DeviceMemory {
  public:
   explicit PinnedMemory(int device) : device_(device) {}

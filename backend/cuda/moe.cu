@@ -265,7 +265,7 @@ Status CudaBackend::DoMoe(const MoeArgs& args) {
                                 scratch.expert_tiles,
                                 scratch.num_expert_tiles,
                                 scratch.packed,
-                                scratch.packed_hidden,
+                                reinterpret_cast<uint16_t*>(scratch.hidden),
                                 state.report,
                                 static_cast<int>(first)};
     if (tiles) {

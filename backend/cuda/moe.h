@@ -23,14 +23,14 @@ struct MoeRows {
   float* out;            // [n, dim]
   int32_t* begin;        // [num_experts + 2]: items of an expert
   ExpertItem* items;     // sorted by expert
-  float* hidden;         // by slot
+  float* hidden;         // by slot, of the generic kernels
   uint16_t* expert_out;  // by slot, [dim] bf16
   // For the tile kernels; tile_inputs is 0 for the others.
   int tile_inputs;    // most items of a tile
   ExpertTile* tiles;  // [num_tiles]
   int32_t* num_tiles;
   const uint16_t* packed;   // [n, dim], inputs of w1 and w3
-  uint16_t* packed_hidden;  // by slot, inputs of w2
+  uint16_t* packed_hidden;  // by slot, inputs of w2; where `hidden` is
   DeviceReport* report;
   int first_row;  // of the step, for the report
 };

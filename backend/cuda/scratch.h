@@ -57,9 +57,8 @@ struct Scratch {
   ExpertItem* expert_items = nullptr;  // [rows * (max_experts_per_token + 1)]
   ExpertTile* expert_tiles = nullptr;  // [slots]
   int32_t* num_expert_tiles = nullptr;
-  float* hidden = nullptr;            // [slots][max_expert_width]
-  uint16_t* packed_hidden = nullptr;  // as many, for tile kernels
-  uint16_t* expert_out = nullptr;     // [slots][max_cols], bf16
+  float* hidden = nullptr;         // [slots][max_expert_width]; bf16 for tile kernels
+  uint16_t* expert_out = nullptr;  // [slots][max_cols], bf16
   // Attention: what splits of keys sum to, of so many (row, split, head)s; 0 for other head sizes
   // than kTileHeadDim.
   int64_t attention_splits = 0;
@@ -106,7 +105,6 @@ inline MemoryLayout LayOutScratch(const BackendLimits& l, const CudaOptions& opt
   place(s.expert_tiles, 1, slots);
   place(s.num_expert_tiles, 1, 1);
   place(s.hidden, slots, l.max_expert_width);
-  place(s.packed_hidden, slots, l.max_expert_width);
   place(s.expert_out, slots, l.max_cols);
   place(s.attention_partial, s.attention_splits, kTileHeadDim);
   place(s.attention_stats, s.attention_splits, 2);

@@ -197,4 +197,12 @@ Status MultiplyTiles(const PackedRows& x, std::span<const TileOutput> outputs, i
   }
 }
 
+Status MultiplyBf16(const ConstRows& x, int64_t cols, const WeightView& weight, int groups,
+                    bool round, Rows out, uint16_t* packed, cudaStream_t stream) {
+  if (!HasTiles(weight, groups)) return Multiply(x, weight, groups, round, out, stream);
+  FATHOM_RETURN_IF_ERROR(PackRows(x, cols, /*quantise=*/false, packed, stream));
+  const TileOutput output = {weight, out};
+  return MultiplyTiles({packed, x.n, cols}, {&output, 1}, groups, round, stream);
+}
+
 }  // namespace fathom::cuda

@@ -36,4 +36,9 @@ struct TileOutput {
 Status MultiplyTiles(const PackedRows& x, std::span<const TileOutput> outputs, int groups,
                      bool round, cudaStream_t stream);
 
+// Multiply for inputs that are bf16 values: on the matrix unit where the weight has tiles, with
+// `packed` for x.n rows of the inputs.
+Status MultiplyBf16(const ConstRows& x, int64_t cols, const WeightView& weight, int groups,
+                    bool round, Rows out, uint16_t* packed, cudaStream_t stream);
+
 }  // namespace fathom::cuda
