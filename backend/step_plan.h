@@ -37,6 +37,13 @@ struct StepPlan {
   std::span<const LayerPages> pages;
   // Rows whose logits are wanted, ascending.
   std::span<const int> logits_rows;
+  // Set by the model, by ratio 4 and 128: the position of the first token of each entry that ends
+  // in the step, in CompressInsert's order. More of them stand for none; so launches can be the
+  // same in steps that end fewer.
+  std::array<std::span<const Position>, 2> anchors;
+  // At least as long as any of the step's sequences will be behind it, or 0: what launches are made
+  // for, where they are recorded to be done again in other steps.
+  Position max_length = 0;
 
   [[nodiscard]] int num_rows() const { return static_cast<int>(token_ids.size()); }
   [[nodiscard]] const PageView& Pages(int layer, CacheKind kind) const {
@@ -46,6 +53,9 @@ struct StepPlan {
     return tables[static_cast<size_t>(ClassOf(kind))];
   }
 };
+
+// Where entries of a ratio have their place in StepPlan::anchors.
+constexpr size_t AnchorsOf(int ratio) { return ratio == 4 ? 0 : 1; }
 
 // Entries of ratio `ratio` that a query at `position` may see: those whose last token is at or
 // before it.

@@ -34,10 +34,10 @@ int64_t ExpertsWithoutRoom(const MemoryPlan& plan, int64_t cache_bytes, int64_t 
 
 BackendBuffers BackendBuffersFor(std::string_view backend, const BackendLimits& limits) {
   if (backend != "cuda") return {};
-  // Two halves in whole multiples of the alignment, as StagingRing takes them.
+  // A half in whole multiples of the alignment, as StagingRing takes it.
   const auto ring = [](int64_t bytes) {
     constexpr int64_t kAlignment = DeviceMemory::kAlignment;
-    return 2 * (bytes / 2 / kAlignment * kAlignment);
+    return bytes / 2 / kAlignment * kAlignment;
   };
   const CudaOptions options;
   cuda::Scratch scratch;

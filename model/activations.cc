@@ -13,7 +13,8 @@ int64_t Activations::LayOut(const ModelConfig& c, int max_rows, std::byte* base)
   const int64_t n = max_rows;
   const int pairs = c.rope_dim / 2;
   // c4 rows are the widest: two halves of the head.
-  const int64_t row_width = int64_t{2} * std::max(c.head_dim, c.index_head_dim);
+  const int64_t row_width = int64_t{2} * c.head_dim;
+  const int64_t index_row_width = int64_t{2} * c.index_head_dim;
   MemoryLayout layout(DeviceMemory::kAlignment);
   const auto take = [&]<typename T>(T*& to, int64_t elements) {
     const int64_t offset = layout.Add<T>(elements);
@@ -41,13 +42,14 @@ int64_t Activations::LayOut(const ModelConfig& c, int max_rows, std::byte* base)
   next(rope_plain, n, int64_t{pairs}, int64_t{2});
   next(rope_compressed, n, int64_t{pairs}, int64_t{2});
   // A step of n rows ends at most one window per row.
-  next(rope_anchors_c4, n, int64_t{pairs}, int64_t{2});
-  next(rope_anchors_c128, n, int64_t{pairs}, int64_t{2});
+  for (TensorView<float>& rope : rope_anchors) next(rope, n, int64_t{pairs}, int64_t{2});
   next(entries, n, int64_t{c.index_topk});
   next(num_entries, n);
   next(experts, n, int64_t{c.num_experts_per_token});
   take(kv_rows_, n * row_width);
   take(score_rows_, n * row_width);
+  take(index_kv_rows_, n * index_row_width);
+  take(index_score_rows_, n * index_row_width);
   return layout.bytes();
 }
 
@@ -69,8 +71,7 @@ Result<Activations> Activations::Create(const ModelConfig& c, int max_rows, Devi
   // On the host each page is taken here and not in the first steps.
   if (memory.host_readable()) std::memset(a.buffer_.data(), 0, static_cast<size_t>(bytes));
   const auto n = static_cast<size_t>(max_rows);
-  a.anchors_c4.reserve(n);
-  a.anchors_c128.reserve(n);
+  for (std::vector<Position>& anchors : a.anchors) anchors.reserve(n);
   return a;
 }
 

@@ -2,6 +2,7 @@
 // memory of the backend that computes them.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "backend/device_memory.h"
@@ -38,14 +39,18 @@ struct Activations {
   TensorView<float> expert_weights;   // [n, K]
   TensorView<float> rope_plain;       // [n, rope / 2, 2], ratio-0 layers
   TensorView<float> rope_compressed;  // [n, rope / 2, 2], layers with a compressor
-  TensorView<float> rope_anchors_c4;  // [entries ending in the step, rope / 2, 2]
-  TensorView<float> rope_anchors_c128;
-  std::vector<Position> anchors_c4;  // positions of those anchors
-  std::vector<Position> anchors_c128;
+  // By ratio, as StepPlan::anchors: [entries ending in the step, rope / 2, 2], and the positions.
+  std::array<TensorView<float>, 2> rope_anchors;
+  std::array<std::vector<Position>, 2> anchors;
 
-  // Compressor rows are as wide as the layer's kind needs: [n, width] over a shared buffer.
-  [[nodiscard]] TensorView<float> KvRows(int n, int width) { return {kv_rows_, n, width}; }
-  [[nodiscard]] TensorView<float> ScoreRows(int n, int width) { return {score_rows_, n, width}; }
+  // Compressor rows are as wide as the layer's kind needs: [n, width] over a shared buffer. Those
+  // of index keys have one of their own.
+  [[nodiscard]] TensorView<float> KvRows(bool index_side, int n, int width) {
+    return {index_side ? index_kv_rows_ : kv_rows_, n, width};
+  }
+  [[nodiscard]] TensorView<float> ScoreRows(bool index_side, int n, int width) {
+    return {index_side ? index_score_rows_ : score_rows_, n, width};
+  }
 
   [[nodiscard]] int max_rows() const { return static_cast<int>(x.dim(0)); }
 
@@ -56,6 +61,8 @@ struct Activations {
   DeviceBuffer buffer_;
   float* kv_rows_ = nullptr;
   float* score_rows_ = nullptr;
+  float* index_kv_rows_ = nullptr;
+  float* index_score_rows_ = nullptr;
 };
 
 }  // namespace fathom

@@ -81,7 +81,7 @@ Result<std::unique_ptr<Model>> Model::Create(const Checkpoint& checkpoint, Backe
                                              int max_rows, int64_t max_positions,
                                              const WeightUpload& upload) {
   if (max_rows < 1) return InvalidArgument("a step needs room for at least one token");
-  std::unique_ptr<Model> model(new Model(checkpoint, backend));
+  std::unique_ptr<Model> model(new Model(checkpoint, backend, max_positions));
   const ModelConfig& config = model->config_;
   DeviceMemory& memory = backend.memory();
   FATHOM_ASSIGN_OR_RETURN(model->weights_, ModelWeights::Build(checkpoint));
@@ -139,7 +139,6 @@ std::vector<int64_t> Model::DeviceBuffers(const ModelConfig& config, int max_row
 Status Model::CountExpertUse() {
   expert_use_ = std::make_unique<ExpertUse>(config_);
   const int64_t ids = int64_t{config_.num_layers} * max_rows() * config_.num_experts_per_token;
-  noted_.reserve(static_cast<size_t>(config_.num_layers));
   noted_ids_.resize(static_cast<size_t>(ids));
   if (backend_.memory().host_readable()) return OkStatus();
   FATHOM_ASSIGN_OR_RETURN(noted_buffer_,
@@ -148,9 +147,7 @@ Status Model::CountExpertUse() {
 }
 
 Status Model::NoteExperts(int layer, TensorView<const int32_t> experts) {
-  int64_t begin = 0;
-  for (const Noted& noted : noted_) begin += noted.ids;
-  noted_.push_back({layer, experts.size()});
+  const int64_t begin = layer * experts.size();
   const auto bytes = std::as_bytes(experts.elements());
   if (noted_buffer_.data() == nullptr) {
     std::memcpy(noted_ids_.data() + begin, bytes.data(), bytes.size());
@@ -161,22 +158,44 @@ Status Model::NoteExperts(int layer, TensorView<const int32_t> experts) {
 }
 
 Status Model::CountNotedExperts() {
-  size_t total = 0;
-  for (const Noted& noted : noted_) total += static_cast<size_t>(noted.ids);
-  const auto ids = std::span(noted_ids_).first(total);
+  const auto per_row = static_cast<size_t>(config_.num_experts_per_token);
+  const size_t per_layer = static_cast<size_t>(rows()) * per_row;
+  const size_t begin = static_cast<size_t>(first_noted_layer_) * per_layer;
+  const auto ids =
+      std::span(noted_ids_).subspan(begin, static_cast<size_t>(num_noted_layers_) * per_layer);
   if (noted_buffer_.data() != nullptr) {
-    FATHOM_RETURN_IF_ERROR(
-        backend_.memory().CopyOut(std::as_writable_bytes(ids), noted_buffer_.data()));
+    FATHOM_RETURN_IF_ERROR(backend_.memory().CopyOut(
+        std::as_writable_bytes(ids), noted_buffer_.data() + begin * sizeof(int32_t)));
   }
-  size_t begin = 0;
-  for (const Noted& noted : noted_) {
-    expert_use_->Add(noted.layer, ids.subspan(begin, static_cast<size_t>(noted.ids)));
-    begin += static_cast<size_t>(noted.ids);
+  for (int i = 0; i < num_noted_layers_; ++i) {
+    expert_use_->Add(first_noted_layer_ + i,
+                     ids.subspan(static_cast<size_t>(i) * per_layer,
+                                 static_cast<size_t>(num_counted_rows_) * per_row));
   }
   return OkStatus();
 }
 
+Status Model::RecordSteps(const GraphOptions& options) {
+  RecordsSteps* const recording = RecordingOf(backend_);
+  if (recording == nullptr) {
+    return Unimplemented("the " + std::string(backend_.name()) + " backend records no steps");
+  }
+  checked_layers_.clear();
+  std::vector<std::pair<int, bool>> kinds;
+  for (int layer = 0; layer < config_.num_layers; ++layer) {
+    const std::pair kind(Layer(layer).ratio, !Layer(layer).ffn.hash_table.empty());
+    if (std::find(kinds.begin(), kinds.end(), kind) != kinds.end()) continue;
+    kinds.push_back(kind);
+    checked_layers_.push_back(layer);
+  }
+  graphs_ = std::make_unique<StepGraphs>(*recording, options, max_rows(), max_positions_,
+                                         config_.num_layers + 1);
+  return OkStatus();
+}
+
 Status Model::Forward(const StepPlan& plan, TensorView<float> logits, ForwardObserver* observer) {
+  first_noted_layer_ = 0;
+  num_noted_layers_ = config_.num_layers;
   return EndStep(Run(plan, logits, observer));
 }
 
@@ -187,24 +206,93 @@ Status Model::EndStep(Status status) {
 }
 
 Status Model::Run(const StepPlan& plan, TensorView<float> logits, ForwardObserver* observer) {
-  FATHOM_RETURN_IF_ERROR(BeginStep(plan));
-  const TensorView<float> hc = activations_.hc.First(plan.num_rows());
-  FATHOM_RETURN_IF_ERROR(backend_.EmbedExpand({plan.token_ids, weights_->embed, hc}));
+  const auto way =
+      graphs_ == nullptr || observer != nullptr ? StepGraphs::Way::kDirect : graphs_->WayOf(plan);
+  FATHOM_RETURN_IF_ERROR(BeginStep(plan, way));
+  switch (way) {
+    case StepGraphs::Way::kDirect:
+      return RunDirectly(logits, observer);
+    case StepGraphs::Way::kPieces:
+      return RunInPieces(logits);
+    case StepGraphs::Way::kWhole:
+      return RunWhole(plan.logits_rows, logits);
+  }
+  return OkStatus();
+}
+
+Status Model::RunDirectly(TensorView<float> logits, ForwardObserver* observer) {
+  FATHOM_RETURN_IF_ERROR(RotateRows());
+  FATHOM_RETURN_IF_ERROR(RotateAnchors());
+  FATHOM_RETURN_IF_ERROR(Embed());
+  const TensorView<float> hc = activations_.hc.First(rows());
   for (int layer = 0; layer <= config_.num_layers; ++layer) {
     if (observer != nullptr) {
       HostView<float> seen;
       FATHOM_RETURN_IF_ERROR(seen.Read(backend_.memory(), hc));
       observer->OnHidden(layer, seen.view());
     }
-    if (layer < config_.num_layers) FATHOM_RETURN_IF_ERROR(Block(layer, plan, hc, observer));
+    if (layer < config_.num_layers) FATHOM_RETURN_IF_ERROR(Block(layer, hc, observer));
   }
-  return plan.logits_rows.empty() ? OkStatus() : Head(plan, hc, logits);
+  return Head(step_.logits_rows, logits);
 }
 
-Status Model::Head(const StepPlan& plan, TensorView<const float> hc, TensorView<float> logits) {
+Status Model::RunInPieces(TensorView<float> logits) {
+  const TensorView<float> hc = activations_.hc.First(rows());
+  FATHOM_RETURN_IF_ERROR(RotateAnchors());
+  for (int layer = 0; layer <= config_.num_layers; ++layer) {
+    const auto piece = [&]() -> Status {
+      if (layer == 0) {
+        FATHOM_RETURN_IF_ERROR(RotateRows());
+        FATHOM_RETURN_IF_ERROR(Embed());
+      } else {
+        FATHOM_RETURN_IF_ERROR(AfterAttention(layer - 1, hc, nullptr));
+      }
+      return layer < config_.num_layers ? BeforeAttention(layer, hc, nullptr) : OkStatus();
+    };
+    FATHOM_RETURN_IF_ERROR(graphs_->Do(layer, piece));
+    if (layer < config_.num_layers) FATHOM_RETURN_IF_ERROR(Attend(layer, nullptr));
+  }
+  return Head(step_.logits_rows, logits);
+}
+
+Status Model::RunWhole(std::span<const int> wanted, TensorView<float> logits) {
+  // Logits of all rows, where a device has room for them: which ones are wanted differs.
+  const bool with_head = rows() <= logits_.dim(0);
+  const auto step = [&]() -> Status {
+    FATHOM_RETURN_IF_ERROR(RotateRows());
+    FATHOM_RETURN_IF_ERROR(RotateAnchors());
+    FATHOM_RETURN_IF_ERROR(Embed());
+    const TensorView<float> hc = activations_.hc.First(rows());
+    for (int layer = 0; layer < config_.num_layers; ++layer) {
+      FATHOM_RETURN_IF_ERROR(Block(layer, hc, nullptr));
+    }
+    return with_head ? DeviceHead(step_.logits_rows, logits_.First(rows())) : OkStatus();
+  };
+  FATHOM_RETURN_IF_ERROR(graphs_->Do(0, step));
+  if (!with_head) return Head(wanted, logits);
+  for (size_t begin = 0; begin < wanted.size();) {
+    // Rows that follow each other go together.
+    size_t end = begin + 1;
+    while (end < wanted.size() && wanted[end] == wanted[end - 1] + 1) ++end;
+    const auto n = static_cast<int64_t>(end - begin);
+    FATHOM_RETURN_IF_ERROR(backend_.memory().CopyOut(
+        std::as_writable_bytes(logits.Slice(static_cast<int64_t>(begin), n).elements()),
+        reinterpret_cast<const std::byte*>(logits_.row(wanted[begin]).data())));
+    begin = end;
+  }
+  return OkStatus();
+}
+
+Status Model::Embed() { return backend_.EmbedExpand(EmbedArgs()); }
+
+EmbedExpandArgs Model::EmbedArgs() {
+  return {step_.token_ids, weights_->embed, activations_.hc.First(rows())};
+}
+
+Status Model::DeviceHead(std::span<const int> rows, TensorView<float> logits) {
   HeadArgs head;
-  head.hc = hc;
-  head.rows = plan.logits_rows;
+  head.hc = activations_.hc.First(step_.num_rows());
+  head.rows = rows;
   head.fn = weights_->hc_head.fn;
   head.base = weights_->hc_head.base;
   head.scale = weights_->hc_head.scale;
@@ -213,13 +301,17 @@ Status Model::Head(const StepPlan& plan, TensorView<const float> hc, TensorView<
   head.norm_eps = static_cast<float>(config_.rms_norm_eps);
   head.hc_eps = static_cast<float>(config_.hc_eps);
   head.logits = logits;
-  if (logits_.empty()) return backend_.Head(head);
-  const auto total = static_cast<int64_t>(plan.logits_rows.size());
+  return backend_.Head(head);
+}
+
+Status Model::Head(std::span<const int> rows, TensorView<float> logits) {
+  if (rows.empty()) return OkStatus();
+  if (logits_.empty()) return DeviceHead(rows, logits);
+  const auto total = static_cast<int64_t>(rows.size());
   for (int64_t begin = 0; begin < total; begin += logits_.dim(0)) {
     const int64_t n = std::min(logits_.dim(0), total - begin);
-    head.rows = plan.logits_rows.subspan(static_cast<size_t>(begin), static_cast<size_t>(n));
-    head.logits = logits_.First(n);
-    FATHOM_RETURN_IF_ERROR(backend_.Head(head));
+    FATHOM_RETURN_IF_ERROR(DeviceHead(
+        rows.subspan(static_cast<size_t>(begin), static_cast<size_t>(n)), logits_.First(n)));
     FATHOM_RETURN_IF_ERROR(backend_.memory().CopyOut(
         std::as_writable_bytes(logits.Slice(begin, n).elements()), logits_buffer_.data()));
   }
@@ -232,19 +324,23 @@ Status Model::ForwardLayer(int layer, const StepPlan& plan, TensorView<float> hc
     return InvalidArgument("layer " + std::to_string(layer) + " of " +
                            std::to_string(config_.num_layers));
   }
+  first_noted_layer_ = layer;
+  num_noted_layers_ = 1;
   return EndStep(RunLayer(layer, plan, hc, observer));
 }
 
 Status Model::RunLayer(int layer, const StepPlan& plan, TensorView<float> hc,
                        ForwardObserver* observer) {
-  FATHOM_RETURN_IF_ERROR(BeginStep(plan));
+  FATHOM_RETURN_IF_ERROR(BeginStep(plan, StepGraphs::Way::kDirect));
+  FATHOM_RETURN_IF_ERROR(RotateRows());
+  FATHOM_RETURN_IF_ERROR(RotateAnchors());
   DeviceMemory& memory = backend_.memory();
-  if (memory.host_readable()) return Block(layer, plan, hc, observer);
+  if (memory.host_readable()) return Block(layer, hc, observer);
   const TensorView<float> copy = activations_.hc.First(plan.num_rows());
   if (copy.shape() != hc.shape()) return InvalidArgument("the residual stream has another shape");
   auto* const data = reinterpret_cast<std::byte*>(copy.data());
   FATHOM_RETURN_IF_ERROR(memory.CopyIn(data, std::as_bytes(hc.elements())));
-  FATHOM_RETURN_IF_ERROR(Block(layer, plan, copy, observer));
+  FATHOM_RETURN_IF_ERROR(Block(layer, copy, observer));
   return memory.CopyOut(std::as_writable_bytes(hc.elements()), data);
 }
 
@@ -257,27 +353,58 @@ Status Model::Observe(ForwardObserver* observer, int layer, std::string_view nam
   return OkStatus();
 }
 
-// What all layers share: the plan, and the rotations of the step's positions.
-Status Model::BeginStep(const StepPlan& plan) {
+Status Model::BeginStep(const StepPlan& plan, StepGraphs::Way way) {
   const int n = plan.num_rows();
   if (n < 1 || n > max_rows()) {
     return InvalidArgument("a step of " + std::to_string(n) + " tokens, room for 1 to " +
                            std::to_string(max_rows()));
   }
   if (prefetch_ != nullptr) prefetch_->BeginStep(plan.token_ids);
-  noted_.clear();
-  FATHOM_RETURN_IF_ERROR(backend_.BeginStep(plan));
-  Activations& a = activations_;
-  CollectAnchors(plan, 4, a.anchors_c4);
-  CollectAnchors(plan, 128, a.anchors_c128);
-  const auto rows = [](const std::vector<Position>& v) { return static_cast<int64_t>(v.size()); };
-  FATHOM_RETURN_IF_ERROR(backend_.RopeTable({plan.positions, rope_plain_, a.rope_plain.First(n)}));
+  num_counted_rows_ = n;
+  step_ = way == StepGraphs::Way::kDirect ? plan : graphs_->Pad(plan, way);
+  for (const int ratio : {4, 128}) {
+    std::vector<Position>& anchors = activations_.anchors[AnchorsOf(ratio)];
+    CollectAnchors(step_, ratio, anchors);
+    if (way == StepGraphs::Way::kWhole) anchors.resize(static_cast<size_t>(rows()), 0);
+    step_.anchors[AnchorsOf(ratio)] = anchors;
+  }
+  // What is done again asks nothing.
+  if (way != StepGraphs::Way::kDirect) FATHOM_RETURN_IF_ERROR(CheckPlan());
+  return backend_.BeginStep(step_);
+}
+
+Status Model::CheckPlan() {
+  FATHOM_RETURN_IF_ERROR(Check(EmbedArgs()));
+  for (const int layer : checked_layers_) {
+    const AttentionWeights& w = Layer(layer).attn;
+    FATHOM_RETURN_IF_ERROR(Check(InsertArgs(layer)));
+    if (Layer(layer).ratio != 0) {
+      FATHOM_RETURN_IF_ERROR(Check(CompressArgs(layer, w.compressor, false)));
+    }
+    if (Layer(layer).ratio == 4) {
+      FATHOM_RETURN_IF_ERROR(Check(CompressArgs(layer, w.indexer.compressor, true)));
+      FATHOM_RETURN_IF_ERROR(Check(SelectArgs(layer)));
+    }
+    FATHOM_RETURN_IF_ERROR(Check(AttentionArgs(layer)));
+    FATHOM_RETURN_IF_ERROR(Check(RoutingArgs(layer)));
+  }
+  return OkStatus();
+}
+
+Status Model::RotateRows() {
   FATHOM_RETURN_IF_ERROR(
-      backend_.RopeTable({plan.positions, rope_compressed_, a.rope_compressed.First(n)}));
-  FATHOM_RETURN_IF_ERROR(backend_.RopeTable(
-      {a.anchors_c4, rope_compressed_, a.rope_anchors_c4.First(rows(a.anchors_c4))}));
+      backend_.RopeTable({step_.positions, rope_plain_, activations_.rope_plain.First(rows())}));
   return backend_.RopeTable(
-      {a.anchors_c128, rope_compressed_, a.rope_anchors_c128.First(rows(a.anchors_c128))});
+      {step_.positions, rope_compressed_, activations_.rope_compressed.First(rows())});
+}
+
+Status Model::RotateAnchors() {
+  for (size_t r = 0; r < step_.anchors.size(); ++r) {
+    const auto n = static_cast<int64_t>(step_.anchors[r].size());
+    FATHOM_RETURN_IF_ERROR(backend_.RopeTable(
+        {step_.anchors[r], rope_compressed_, activations_.rope_anchors[r].First(n)}));
+  }
+  return OkStatus();
 }
 
 Status Model::HcPreNorm(const HyperConnectionWeights& hc_weights, TensorView<const float> norm,
@@ -298,130 +425,154 @@ Status Model::HcPreNorm(const HyperConnectionWeights& hc_weights, TensorView<con
   return backend_.HcPreNorm(args);
 }
 
-Status Model::Block(int layer, const StepPlan& plan, TensorView<float> hc,
-                    ForwardObserver* observer) {
+Status Model::HcPost(TensorView<float> hc) {
   Activations& a = activations_;
-  const int n = plan.num_rows();
-  const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
-
-  FATHOM_RETURN_IF_ERROR(HcPreNorm(w.hc_attn, w.attn_norm, hc));
-  FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "attn_in", a.x.First(n)));
-  FATHOM_RETURN_IF_ERROR(Attention(layer, plan, observer));
-  FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "attn_out", a.sublayer_out.First(n)));
-  FATHOM_RETURN_IF_ERROR(
-      backend_.HcPost({a.sublayer_out.First(n), a.post.First(n), a.comb.First(n), hc}));
-
-  FATHOM_RETURN_IF_ERROR(HcPreNorm(w.hc_ffn, w.ffn_norm, hc));
-  FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "ffn_in", a.x.First(n)));
-  FATHOM_RETURN_IF_ERROR(MixtureOfExperts(layer, plan, observer));
-  FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "ffn_out", a.sublayer_out.First(n)));
+  const int n = rows();
   return backend_.HcPost({a.sublayer_out.First(n), a.post.First(n), a.comb.First(n), hc});
 }
 
-// x -> sublayer_out.
-Status Model::Attention(int layer, const StepPlan& plan, ForwardObserver* observer) {
+Status Model::Block(int layer, TensorView<float> hc, ForwardObserver* observer) {
+  FATHOM_RETURN_IF_ERROR(BeforeAttention(layer, hc, observer));
+  FATHOM_RETURN_IF_ERROR(Attend(layer, observer));
+  return AfterAttention(layer, hc, observer);
+}
+
+// hc -> x, and what is projected from it.
+Status Model::BeforeAttention(int layer, TensorView<float> hc, ForwardObserver* observer) {
   Activations& a = activations_;
-  const int n = plan.num_rows();
-  const LayerWeights& layer_weights = weights_->layers[static_cast<size_t>(layer)];
-  const AttentionWeights& w = layer_weights.attn;
-  const int ratio = layer_weights.ratio;
-  const auto eps = static_cast<float>(config_.rms_norm_eps);
-  // Layers with a compressor rotate everything with its table, window keys included.
-  const TensorView<const float> rope = (ratio == 0 ? a.rope_plain : a.rope_compressed).First(n);
+  const int n = rows();
+  const AttentionWeights& w = Layer(layer).attn;
+  FATHOM_RETURN_IF_ERROR(HcPreNorm(Layer(layer).hc_attn, Layer(layer).attn_norm, hc));
+  FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "attn_in", a.x.First(n)));
 
   const TensorView<float> q_lora = a.q_lora.First(n);
   FATHOM_RETURN_IF_ERROR(
       backend_.Linear({a.x.First(n), {w.wq_a, q_lora}, {w.wkv, a.kv.First(n)}, true}));
-  FATHOM_RETURN_IF_ERROR(backend_.RmsNorm({q_lora, w.q_norm, eps, q_lora}));
+  FATHOM_RETURN_IF_ERROR(
+      backend_.RmsNorm({q_lora, w.q_norm, static_cast<float>(config_.rms_norm_eps), q_lora}));
   const TensorView<float> q_flat(a.q.data(), n, a.q.row_size());
   FATHOM_RETURN_IF_ERROR(backend_.Linear({q_lora, {w.wq_b, q_flat}, {}, true}));
-  FATHOM_RETURN_IF_ERROR(
-      backend_.QNormRopeKvInsert({a.q.First(n), a.kv.First(n), w.kv_norm, rope, eps, &plan,
-                                  plan.Pages(layer, CacheKind::kSwaKv), a.step_kv.First(n)}));
+  if (Layer(layer).ratio != 0) FATHOM_RETURN_IF_ERROR(CompressorRows(w.compressor, false));
+  if (Layer(layer).ratio != 4) return OkStatus();
 
-  // Entries that end in this step must be stored before its queries look for them.
-  if (ratio != 0) FATHOM_RETURN_IF_ERROR(Compress(layer, w.compressor, false, plan));
-  if (ratio == 4) {
-    FATHOM_RETURN_IF_ERROR(Compress(layer, w.indexer.compressor, true, plan));
-    FATHOM_RETURN_IF_ERROR(SelectEntries(layer, plan, observer));
-  }
-
-  SparseAttentionArgs attention;
-  attention.q = a.q.First(n);
-  attention.plan = &plan;
-  attention.step_kv = a.step_kv.First(n);
-  attention.swa = plan.Pages(layer, CacheKind::kSwaKv);
-  attention.window = config_.window;
-  attention.ratio = ratio;
-  if (ratio != 0) {
-    attention.compressed_kind = ratio == 4 ? CacheKind::kC4Kv : CacheKind::kC128Kv;
-    attention.compressed = plan.Pages(layer, attention.compressed_kind);
-  }
-  if (ratio == 4) {
-    attention.entries = a.entries.First(n);
-    attention.num_entries = a.num_entries.First(n);
-  }
-  attention.sink = w.sink;
-  attention.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
-  attention.out = a.attn_o.First(n);
-  FATHOM_RETURN_IF_ERROR(backend_.SparseAttention(attention));
-  FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "q", a.q.First(n)));
-  FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "attn_o", a.attn_o.First(n)));
-
-  const TensorView<float> o_lora = a.o_lora.First(n);
-  FATHOM_RETURN_IF_ERROR(
-      backend_.InverseRopeOut({a.attn_o.First(n), rope, w.wo_a, config_.o_groups, o_lora}));
-  return backend_.Linear({o_lora, {w.wo_b, a.sublayer_out.First(n)}, {}, true});
+  const IndexerWeights& indexer = w.indexer;
+  FATHOM_RETURN_IF_ERROR(CompressorRows(indexer.compressor, true));
+  const TensorView<float> index_q(a.index_q.data(), n, a.index_q.row_size());
+  FATHOM_RETURN_IF_ERROR(backend_.Linear({q_lora, {indexer.wq_b, index_q}, {}, true}));
+  return backend_.Linear(
+      {a.x.First(n), {indexer.weights_proj, a.index_weights.First(n)}, {}, true});
 }
 
-Status Model::Compress(int layer, const CompressorWeights& w, bool index_side,
-                       const StepPlan& plan) {
+Status Model::CompressorRows(const CompressorWeights& w, bool index_side) {
   Activations& a = activations_;
-  const int n = plan.num_rows();
+  const int n = rows();
+  return backend_.Linear({a.x.First(n),
+                          {w.wkv, a.KvRows(index_side, n, w.wkv.rows)},
+                          {w.wgate, a.ScoreRows(index_side, n, w.wgate.rows)},
+                          /*round_output=*/false});
+}
+
+// The step's entries are stored, and its queries look at what is there.
+Status Model::Attend(int layer, ForwardObserver* observer) {
+  const AttentionWeights& w = Layer(layer).attn;
+  const int ratio = Layer(layer).ratio;
+  FATHOM_RETURN_IF_ERROR(backend_.QNormRopeKvInsert(InsertArgs(layer)));
+  // Entries that end in this step must be stored before its queries look for them.
+  if (ratio != 0) {
+    FATHOM_RETURN_IF_ERROR(backend_.CompressInsert(CompressArgs(layer, w.compressor, false)));
+  }
+  if (ratio == 4) {
+    FATHOM_RETURN_IF_ERROR(
+        backend_.CompressInsert(CompressArgs(layer, w.indexer.compressor, true)));
+    FATHOM_RETURN_IF_ERROR(SelectEntries(layer, observer));
+  }
+  const SparseAttentionArgs attention = AttentionArgs(layer);
+  FATHOM_RETURN_IF_ERROR(backend_.SparseAttention(attention));
+  FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "q", attention.q));
+  return Observe(observer, layer, "attn_o", attention.out);
+}
+
+// What attention gave -> sublayer_out -> hc, then the experts' part.
+Status Model::AfterAttention(int layer, TensorView<float> hc, ForwardObserver* observer) {
+  Activations& a = activations_;
+  const int n = rows();
+  const AttentionWeights& w = Layer(layer).attn;
+  const TensorView<float> o_lora = a.o_lora.First(n);
+  FATHOM_RETURN_IF_ERROR(backend_.InverseRopeOut(
+      {a.attn_o.First(n), RotationsOf(layer), w.wo_a, config_.o_groups, o_lora}));
+  FATHOM_RETURN_IF_ERROR(backend_.Linear({o_lora, {w.wo_b, a.sublayer_out.First(n)}, {}, true}));
+  FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "attn_out", a.sublayer_out.First(n)));
+  FATHOM_RETURN_IF_ERROR(HcPost(hc));
+
+  FATHOM_RETURN_IF_ERROR(HcPreNorm(Layer(layer).hc_ffn, Layer(layer).ffn_norm, hc));
+  FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "ffn_in", a.x.First(n)));
+  FATHOM_RETURN_IF_ERROR(MixtureOfExperts(layer, observer));
+  FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "ffn_out", a.sublayer_out.First(n)));
+  return HcPost(hc);
+}
+
+// Layers with a compressor rotate everything with its table, window keys included.
+TensorView<const float> Model::RotationsOf(int layer) const {
+  return (Layer(layer).ratio == 0 ? activations_.rope_plain : activations_.rope_compressed)
+      .First(rows());
+}
+
+QNormRopeKvInsertArgs Model::InsertArgs(int layer) {
+  Activations& a = activations_;
+  const int n = rows();
+  return {a.q.First(n),
+          a.kv.First(n),
+          Layer(layer).attn.kv_norm,
+          RotationsOf(layer),
+          static_cast<float>(config_.rms_norm_eps),
+          &step_,
+          step_.Pages(layer, CacheKind::kSwaKv),
+          a.step_kv.First(n)};
+}
+
+CompressInsertArgs Model::CompressArgs(int layer, const CompressorWeights& w, bool index_side) {
+  Activations& a = activations_;
+  const int n = rows();
   CompressInsertArgs args;
-  args.ratio = weights_->layers[static_cast<size_t>(layer)].ratio;
-  const TensorView<float> kv_rows = a.KvRows(n, w.wkv.rows);
-  const TensorView<float> score_rows = a.ScoreRows(n, w.wgate.rows);
-  FATHOM_RETURN_IF_ERROR(backend_.Linear(
-      {a.x.First(n), {w.wkv, kv_rows}, {w.wgate, score_rows}, /*round_output=*/false}));
-  args.kv_rows = kv_rows;
-  args.score_rows = score_rows;
+  args.ratio = Layer(layer).ratio;
+  args.kv_rows = a.KvRows(index_side, n, w.wkv.rows);
+  args.score_rows = a.ScoreRows(index_side, n, w.wgate.rows);
   args.ape = w.ape;
   args.norm_weight = w.norm;
   args.norm_eps = static_cast<float>(config_.rms_norm_eps);
   args.index_side = index_side;
-  args.plan = &plan;
+  args.plan = &step_;
+  const size_t r = AnchorsOf(args.ratio);
+  args.anchor_cos_sin = a.rope_anchors[r].First(static_cast<int64_t>(step_.anchors[r].size()));
   if (args.ratio == 4) {
-    args.anchor_cos_sin = a.rope_anchors_c4.First(static_cast<int64_t>(a.anchors_c4.size()));
     args.state_kind = index_side ? CacheKind::kC4IndexState : CacheKind::kC4State;
     args.out_kind = index_side ? CacheKind::kC4IndexKeys : CacheKind::kC4Kv;
   } else {
-    args.anchor_cos_sin = a.rope_anchors_c128.First(static_cast<int64_t>(a.anchors_c128.size()));
     args.state_kind = CacheKind::kC128State;
     args.out_kind = CacheKind::kC128Kv;
   }
-  args.state = plan.Pages(layer, args.state_kind);
-  args.out = plan.Pages(layer, args.out_kind);
-  return backend_.CompressInsert(args);
+  args.state = step_.Pages(layer, args.state_kind);
+  args.out = step_.Pages(layer, args.out_kind);
+  return args;
 }
 
-Status Model::SelectEntries(int layer, const StepPlan& plan, ForwardObserver* observer) {
+IndexerTopkArgs Model::SelectArgs(int layer) {
   Activations& a = activations_;
-  const int n = plan.num_rows();
-  const IndexerWeights& w = weights_->layers[static_cast<size_t>(layer)].attn.indexer;
-  const TensorView<float> q_flat(a.index_q.data(), n, a.index_q.row_size());
-  FATHOM_RETURN_IF_ERROR(backend_.Linear({a.q_lora.First(n), {w.wq_b, q_flat}, {}, true}));
-  FATHOM_RETURN_IF_ERROR(
-      backend_.Linear({a.x.First(n), {w.weights_proj, a.index_weights.First(n)}, {}, true}));
+  const int n = rows();
   IndexerTopkArgs args;
   args.q = a.index_q.First(n);
   args.head_weights = a.index_weights.First(n);
   args.cos_sin = a.rope_compressed.First(n);
-  args.plan = &plan;
-  args.keys = plan.Pages(layer, CacheKind::kC4IndexKeys);
+  args.plan = &step_;
+  args.keys = step_.Pages(layer, CacheKind::kC4IndexKeys);
   args.topk = config_.index_topk;
   args.entries = a.entries.First(n);
   args.num_entries = a.num_entries.First(n);
+  return args;
+}
+
+Status Model::SelectEntries(int layer, ForwardObserver* observer) {
+  const IndexerTopkArgs args = SelectArgs(layer);
   FATHOM_RETURN_IF_ERROR(backend_.IndexerTopk(args));
   if (observer == nullptr) return OkStatus();
   HostView<int32_t> entries, num_entries;
@@ -431,21 +582,51 @@ Status Model::SelectEntries(int layer, const StepPlan& plan, ForwardObserver* ob
   return OkStatus();
 }
 
-// x -> sublayer_out.
-Status Model::MixtureOfExperts(int layer, const StepPlan& plan, ForwardObserver* observer) {
+SparseAttentionArgs Model::AttentionArgs(int layer) {
   Activations& a = activations_;
-  const int n = plan.num_rows();
-  const FfnWeights& w = weights_->layers[static_cast<size_t>(layer)].ffn;
+  const int n = rows();
+  SparseAttentionArgs attention;
+  attention.q = a.q.First(n);
+  attention.plan = &step_;
+  attention.step_kv = a.step_kv.First(n);
+  attention.swa = step_.Pages(layer, CacheKind::kSwaKv);
+  attention.window = config_.window;
+  attention.ratio = Layer(layer).ratio;
+  if (attention.ratio != 0) {
+    attention.compressed_kind = attention.ratio == 4 ? CacheKind::kC4Kv : CacheKind::kC128Kv;
+    attention.compressed = step_.Pages(layer, attention.compressed_kind);
+  }
+  if (attention.ratio == 4) {
+    attention.entries = a.entries.First(n);
+    attention.num_entries = a.num_entries.First(n);
+  }
+  attention.sink = Layer(layer).attn.sink;
+  attention.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
+  attention.out = a.attn_o.First(n);
+  return attention;
+}
+
+RouteArgs Model::RoutingArgs(int layer) {
+  const FfnWeights& w = Layer(layer).ffn;
   RouteArgs route;
-  route.x = a.x.First(n);
+  route.x = activations_.x.First(rows());
   route.gate = w.gate;
   route.bias = w.bias;
   route.hash_table = w.hash_table;
-  route.token_ids = plan.token_ids;
+  route.token_ids = step_.token_ids;
   route.scoring = ScoringOf(config_);
   route.scale = static_cast<float>(config_.routed_scaling_factor);
-  route.experts = a.experts.First(n);
-  route.weights = a.expert_weights.First(n);
+  route.experts = activations_.experts.First(rows());
+  route.weights = activations_.expert_weights.First(rows());
+  return route;
+}
+
+// x -> sublayer_out.
+Status Model::MixtureOfExperts(int layer, ForwardObserver* observer) {
+  Activations& a = activations_;
+  const int n = rows();
+  const FfnWeights& w = Layer(layer).ffn;
+  const RouteArgs route = RoutingArgs(layer);
   FATHOM_RETURN_IF_ERROR(backend_.Route(route));
   if (prefetch_ != nullptr) prefetch_->Routed(layer, route.experts);
   if (expert_use_ != nullptr) FATHOM_RETURN_IF_ERROR(NoteExperts(layer, route.experts));

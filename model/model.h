@@ -17,6 +17,7 @@
 #include "model/activations.h"
 #include "model/expert_prefetch.h"
 #include "model/expert_use.h"
+#include "model/step_graphs.h"
 #include "model/weights.h"
 
 namespace fathom {
@@ -81,6 +82,13 @@ class Model {
   // nullptr unless they are counted.
   [[nodiscard]] const ExpertUse* expert_use() const { return expert_use_.get(); }
 
+  // From here on, steps are recorded and done again as the options say (model/step_graphs.h); those
+  // with an observer, and layers alone, are not. kUnimplemented where the backend does not record.
+  // Bits are the same in any case.
+  Status RecordSteps(const GraphOptions& options);
+  // nullptr unless they are recorded.
+  [[nodiscard]] const StepGraphs* graphs() const { return graphs_.get(); }
+
   // Computes the plan's rows: their cache entries are written, and logits [plan.logits_rows, vocab]
   // of the wanted rows, in memory of the host. Returns when all of it is done; errors that a device
   // found are among those returned. kInvalidArgument for more than max_rows rows or token ids
@@ -93,31 +101,63 @@ class Model {
                       ForwardObserver* observer = nullptr);
 
  private:
-  Model(const Checkpoint& checkpoint, Backend& backend)
-      : config_(checkpoint.config()), backend_(backend) {}
+  Model(const Checkpoint& checkpoint, Backend& backend, int64_t max_positions)
+      : config_(checkpoint.config()), backend_(backend), max_positions_(max_positions) {}
 
   Status Run(const StepPlan& plan, TensorView<float> logits, ForwardObserver* observer);
+  Status RunDirectly(TensorView<float> logits, ForwardObserver* observer);
+  Status RunInPieces(TensorView<float> logits);
+  // `wanted` are the rows whose logits somebody wants.
+  Status RunWhole(std::span<const int> wanted, TensorView<float> logits);
   Status RunLayer(int layer, const StepPlan& plan, TensorView<float> hc, ForwardObserver* observer);
   // Behind everything that a step called: waits, so that nothing of it is left over.
   Status EndStep(Status status);
-  Status BeginStep(const StepPlan& plan);
-  Status Block(int layer, const StepPlan& plan, TensorView<float> hc, ForwardObserver* observer);
-  Status Attention(int layer, const StepPlan& plan, ForwardObserver* observer);
-  Status Compress(int layer, const CompressorWeights& weights, bool index_side,
-                  const StepPlan& plan);
-  Status SelectEntries(int layer, const StepPlan& plan, ForwardObserver* observer);
-  Status MixtureOfExperts(int layer, const StepPlan& plan, ForwardObserver* observer);
+  // Makes `plan`, filled up for its way, the one that all below work on.
+  Status BeginStep(const StepPlan& plan, StepGraphs::Way way);
+  // What operations would refuse of the plan.
+  Status CheckPlan();
+  // Rotations of the rows' positions, and of the entries' that end in the step.
+  Status RotateRows();
+  Status RotateAnchors();
+  Status Embed();
+  Status Block(int layer, TensorView<float> hc, ForwardObserver* observer);
+  // A block's parts: the middle one's launches depend on more of the plan than its rows.
+  Status BeforeAttention(int layer, TensorView<float> hc, ForwardObserver* observer);
+  Status Attend(int layer, ForwardObserver* observer);
+  Status AfterAttention(int layer, TensorView<float> hc, ForwardObserver* observer);
+  Status MixtureOfExperts(int layer, ForwardObserver* observer);
   Status HcPreNorm(const HyperConnectionWeights& hc_weights, TensorView<const float> norm,
                    TensorView<const float> hc);
-  Status Head(const StepPlan& plan, TensorView<const float> hc, TensorView<float> logits);
+  Status HcPost(TensorView<float> hc);
+  Status CompressorRows(const CompressorWeights& w, bool index_side);
+  Status SelectEntries(int layer, ForwardObserver* observer);
+  // Logits of `rows`, on the host.
+  Status Head(std::span<const int> rows, TensorView<float> logits);
+  // Where the backend computes.
+  Status DeviceHead(std::span<const int> rows, TensorView<float> logits);
   Status Observe(ForwardObserver* observer, int layer, std::string_view name,
                  TensorView<const float> values);
+
+  // What operations are given of a layer and the step.
+  EmbedExpandArgs EmbedArgs();
+  QNormRopeKvInsertArgs InsertArgs(int layer);
+  CompressInsertArgs CompressArgs(int layer, const CompressorWeights& w, bool index_side);
+  IndexerTopkArgs SelectArgs(int layer);
+  SparseAttentionArgs AttentionArgs(int layer);
+  RouteArgs RoutingArgs(int layer);
+  [[nodiscard]] TensorView<const float> RotationsOf(int layer) const;
+  [[nodiscard]] const LayerWeights& Layer(int layer) const {
+    return weights_->layers[static_cast<size_t>(layer)];
+  }
+  [[nodiscard]] int rows() const { return step_.num_rows(); }
+
   // `experts` [rows, experts per token] of a layer, noted for EndStep.
   Status NoteExperts(int layer, TensorView<const int32_t> experts);
   Status CountNotedExperts();
 
   const ModelConfig config_;
   Backend& backend_;
+  const int64_t max_positions_;
   std::unique_ptr<ModelWeights> weights_;
   std::vector<float> frequencies_plain_, frequencies_compressed_;
   DeviceBuffer frequency_buffer_;  // of both, where the host's are out of the backend's reach
@@ -131,12 +171,13 @@ class Model {
   // other, in the backend's memory, so that a device is asked once a step and not in every layer.
   std::unique_ptr<ExpertUse> expert_use_;
   DeviceBuffer noted_buffer_;
-  struct Noted {
-    int layer = 0;
-    int64_t ids = 0;
-  };
-  std::vector<Noted> noted_;
   std::vector<int32_t> noted_ids_;  // on the host
+  int first_noted_layer_ = 0;
+  int num_noted_layers_ = 0;
+  int num_counted_rows_ = 0;            // of the step, without those that fill it up
+  std::unique_ptr<StepGraphs> graphs_;  // absent where steps are not recorded
+  std::vector<int> checked_layers_;     // of each kind one
+  StepPlan step_;                       // the plan of the step, with anchors
 };
 
 }  // namespace fathom

@@ -30,12 +30,6 @@ struct CompressRows {
   const BlockTable* out_tables;
 };
 
-// An entry that ends in this step; the i-th has the i-th row of anchor_cos_sin.
-struct EndingEntry {
-  int32_t sequence;
-  int32_t entry;
-};
-
 __device__ float ScoreOfRow(const CompressRows& a, int64_t row, Position position, int channel) {
   return a.score[row * a.coff_width + channel] +
          a.ape[int64_t{position % a.ratio} * a.coff_width + channel];
@@ -100,7 +94,7 @@ __device__ float Pool(const Window& window, int c) {
   return sum;
 }
 
-// A block per ending entry.
+// A block per ending entry; the i-th has the i-th row of anchor_cos_sin.
 __global__ void __launch_bounds__(kBlock)
     EntryKernel(CompressRows a, const EndingEntry* entries, unsigned long long* inexact) {
   auto* const work = SharedMemory<double>();  // [width], then as many floats
@@ -108,6 +102,7 @@ __global__ void __launch_bounds__(kBlock)
   __shared__ float group[kE2m1Group];
   auto* entry = reinterpret_cast<float*>(work + a.width);
   const EndingEntry where = entries[blockIdx.x];
+  if (where.sequence < 0) return;
   const int thread = static_cast<int>(threadIdx.x);
   const Window window = {a, a.plan.sequences[where.sequence], a.state_tables[where.sequence],
                          where.entry};
@@ -172,23 +167,11 @@ Status CudaBackend::DoCompressInsert(const CompressInsertArgs& args) {
   cuda::Launch(cuda::StateRowKernel, static_cast<unsigned>(n), cuda::kBlock, 0, state.stream, rows);
   FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("compress_insert: rows"));
 
-  const int64_t num_entries = args.anchor_cos_sin.dim(0);
-  if (num_entries == 0) return OkStatus();
-  FATHOM_ASSIGN_OR_RETURN(
-      const cuda::StagingRing::Place place,
-      state.operands.Reserve(num_entries * static_cast<int64_t>(sizeof(cuda::EndingEntry))));
-  auto* entry = reinterpret_cast<cuda::EndingEntry*>(place.host);
-  for (size_t s = 0; s < args.plan->sequences.size(); ++s) {
-    const EndingEntries ending = EntriesEnding(args.plan->sequences[s], args.ratio);
-    for (int j = 0; j < ending.count; ++j) {
-      *entry++ = {static_cast<int32_t>(s), ending.first + j};
-    }
-  }
-  FATHOM_RETURN_IF_ERROR(state.operands.Send(place));
-  cuda::Launch(cuda::EntryKernel, static_cast<unsigned>(num_entries), cuda::kBlock,
+  const cuda::EndingList& ending = plan.ending[AnchorsOf(args.ratio)];
+  if (ending.count == 0) return OkStatus();
+  cuda::Launch(cuda::EntryKernel, static_cast<unsigned>(ending.count), cuda::kBlock,
                static_cast<size_t>(width) * (sizeof(double) + sizeof(float)), state.stream, rows,
-               reinterpret_cast<const cuda::EndingEntry*>(place.device),
-               &state.report->inexact_entries);
+               ending.entries, &state.report->inexact_entries);
   return cuda::LaunchStatus("compress_insert: entries");
 }
 

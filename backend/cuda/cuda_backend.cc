@@ -1,5 +1,6 @@
 #include "backend/cuda/cuda_backend.h"
 
+#include <functional>
 #include <string>
 
 #include "backend/cuda/limits.h"
@@ -61,8 +62,51 @@ Status CudaBackend::State::Enter() {
 }
 
 Result<cuda::DevicePlan> CudaBackend::State::Plan(const StepPlan* plan) {
-  if (plan == begun) return begun_plan;
-  return cuda::CopyPlan(*plan, operands);
+  if (plan == begun) {
+    recorder.UseWholePlan();
+    return begun_copy.plan;
+  }
+  FATHOM_RETURN_IF_ERROR(MayCopy("the step plan"));
+  FATHOM_ASSIGN_OR_RETURN(const cuda::PlanCopy copy, cuda::CopyPlan(*plan, operands));
+  return copy.plan;
+}
+
+Result<const int32_t*> CudaBackend::State::Operand(std::span<const int32_t> values) {
+  const auto* const copied = OperandOfBegun(values);
+  if (copied != nullptr) return copied;
+  FATHOM_RETURN_IF_ERROR(MayCopy("host values"));
+  return operands.Copy(values);
+}
+
+const int32_t* CudaBackend::State::OperandOfBegun(std::span<const int32_t> values) {
+  if (begun == nullptr || values.empty()) return nullptr;
+  const cuda::DeviceOperands& device = begun_copy.operands;
+  const auto within = [&](std::span<const int32_t> array, const int32_t* there) -> const int32_t* {
+    // std::less orders pointers of different arrays as well.
+    const std::less<const int32_t*> before;
+    const int32_t* const end = array.data() + array.size();
+    const bool inside = !array.empty() && !before(values.data(), array.data()) &&
+                        !before(end, values.data() + values.size());
+    return inside ? there + (values.data() - array.data()) : nullptr;
+  };
+  if (const auto* at = within(begun->token_ids, device.token_ids)) return at;
+  if (const auto* at = within(begun->positions, device.positions)) return at;
+  recorder.UseWholePlan();
+  for (size_t r = 0; r < begun->anchors.size(); ++r) {
+    if (const auto* at = within(begun->anchors[r], device.anchors[r])) return at;
+  }
+  return within(begun->logits_rows, device.logits_rows);
+}
+
+Result<cuda::StagingRing::Place> CudaBackend::State::ReserveOperand(int64_t bytes) {
+  FATHOM_RETURN_IF_ERROR(MayCopy("host values"));
+  return operands.Reserve(bytes);
+}
+
+Status CudaBackend::State::MayCopy(const char* what) const {
+  if (!recorder.recording()) return OkStatus();
+  return InvalidArgument(std::string("cuda backend: ") + what +
+                         " of an operation that is recorded are not the begun plan's");
 }
 
 CudaBackend::CudaBackend(std::unique_ptr<State> state)
@@ -124,10 +168,32 @@ Status CudaBackend::BeginStep(const StepPlan& plan) {
   FATHOM_RETURN_IF_ERROR(state.Enter());
   state.begun = nullptr;
   FATHOM_RETURN_IF_ERROR(state.plans.NextHalf());
-  FATHOM_ASSIGN_OR_RETURN(state.begun_plan, cuda::CopyPlan(plan, state.plans));
+  FATHOM_ASSIGN_OR_RETURN(state.begun_copy, cuda::CopyPlan(plan, state.plans));
   state.begun = &plan;
   return OkStatus();
 }
+
+Status CudaBackend::BeginRecording() {
+  State& state = *state_;
+  FATHOM_RETURN_IF_ERROR(state.Enter());
+  if (state.begun == nullptr) return InvalidArgument("cuda backend: a recording without a plan");
+  return state.recorder.Begin(state.stream);
+}
+
+Result<int> CudaBackend::EndRecording() {
+  State& state = *state_;
+  FATHOM_RETURN_IF_ERROR(state.Enter());
+  return state.recorder.End(state.stream, state.begun_copy.shape);
+}
+
+Status CudaBackend::Replay(int recording) {
+  State& state = *state_;
+  FATHOM_RETURN_IF_ERROR(state.Enter());
+  if (state.begun == nullptr) return InvalidArgument("cuda backend: a replay without a plan");
+  return state.recorder.Replay(recording, state.stream, state.begun_copy.shape);
+}
+
+int64_t CudaBackend::recording_bytes() const { return state_->recorder.bytes(); }
 
 Status CudaBackend::Synchronize() {
   State& state = *state_;

@@ -14,14 +14,15 @@
 #include "backend/backend.h"
 #include "backend/fills_memory.h"
 #include "backend/pinned_memory.h"
+#include "backend/records_steps.h"
 
 namespace fathom {
 
 struct CudaOptions {
   int device = 0;  // as the CUDA runtime counts
-  // Pinned bytes for the host's operands of operations, and for plans given to BeginStep. Half of
-  // each is in use while the other half's copies are under way; an operand or plan must fit in a
-  // half.
+  // Pinned bytes for the host's operands of operations, and for plans given to BeginStep; half as
+  // many of the device. Half of each is in use while the other half's copies are under way; an
+  // operand or plan must fit in a half.
   int64_t operand_bytes = int64_t{16} << 20;
   int64_t plan_bytes = int64_t{64} << 20;
   // Rows of a step that scratch memory is laid out for at a time; operations on longer steps take
@@ -29,7 +30,10 @@ struct CudaOptions {
   int scratch_rows = 4096;
 };
 
-class CudaBackend final : public Backend, public HasPinnedMemory, public FillsMemory {
+class CudaBackend final : public Backend,
+                          public HasPinnedMemory,
+                          public FillsMemory,
+                          public RecordsSteps {
  public:
   // kUnavailable without driver or device; kUnimplemented for GPUs other than Hopper's, naming
   // them, and for exact numerics.
@@ -45,6 +49,10 @@ class CudaBackend final : public Backend, public HasPinnedMemory, public FillsMe
   Status Prepare(const BackendLimits& limits) override;
   Status BeginStep(const StepPlan& plan) override;
   Status Synchronize() override;
+  Status BeginRecording() override;
+  Result<int> EndRecording() override;
+  Status Replay(int recording) override;
+  [[nodiscard]] int64_t recording_bytes() const override;
 
  protected:
   Status DoEmbedExpand(const EmbedExpandArgs& args) override;

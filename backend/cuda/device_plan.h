@@ -12,6 +12,16 @@ struct RowOfStep {
   Position position = 0;
 };
 
+// An entry that ends in the step; `sequence` is -1 for none.
+struct EndingEntry {
+  int32_t sequence = -1;
+  int32_t entry = 0;
+};
+struct EndingList {
+  const EndingEntry* entries = nullptr;  // [count], in CompressInsert's order
+  int count = 0;
+};
+
 // Pointers are the device's; passed to kernels by value.
 struct DevicePlan {
   int num_rows = 0;
@@ -19,13 +29,42 @@ struct DevicePlan {
   const SequenceRows* sequences = nullptr;  // [sequences]
   // By class, one table per sequence, with blocks of the device; null where the plan has none.
   const BlockTable* tables[kNumCacheClasses] = {};
+  EndingList ending[2];  // as StepPlan::anchors, at least as many
 
   [[nodiscard]] constexpr const BlockTable* TablesFor(CacheKind kind) const {
     return tables[static_cast<int>(ClassOf(kind))];
   }
 };
 
-// Copies rows, sequences and tables of all classes in one piece.
-Result<DevicePlan> CopyPlan(const StepPlan& plan, StagingRing& ring);
+// The plan's arrays that operations are given as spans of their own.
+struct DeviceOperands {
+  const TokenId* token_ids = nullptr;
+  const Position* positions = nullptr;
+  const Position* anchors[2] = {};
+  const int* logits_rows = nullptr;
+};
+
+// What the addresses of a copy follow from, for copies that begin at the same one.
+struct PlanShape {
+  size_t rows = 0;
+  size_t sequences = 0;
+  size_t tables[kNumCacheClasses] = {};
+  size_t ending[2] = {};
+  size_t anchors[2] = {};
+  size_t logits_rows = 0;
+
+  friend bool operator==(const PlanShape&, const PlanShape&) = default;
+};
+
+struct PlanCopy {
+  DevicePlan plan;
+  DeviceOperands operands;
+  PlanShape shape;
+};
+
+// Copies a plan in one piece. Arrays of rows come first and block numbers last, so that the
+// addresses of token ids and positions follow from the number of rows, and all but those of block
+// numbers from the shape.
+Result<PlanCopy> CopyPlan(const StepPlan& plan, StagingRing& ring);
 
 }  // namespace fathom::cuda

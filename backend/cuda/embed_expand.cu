@@ -23,7 +23,7 @@ Status CudaBackend::DoEmbedExpand(const EmbedExpandArgs& args) {
   State& state = *state_;
   FATHOM_RETURN_IF_ERROR(state.Enter());
   if (args.hc.size() == 0) return OkStatus();
-  FATHOM_ASSIGN_OR_RETURN(const TokenId* token_ids, state.operands.Copy(args.token_ids));
+  FATHOM_ASSIGN_OR_RETURN(const TokenId* token_ids, state.Operand(args.token_ids));
   cuda::Launch(cuda::EmbedKernel, static_cast<unsigned>(args.token_ids.size()), cuda::kBlock, 0,
                state.stream, token_ids, static_cast<const uint16_t*>(args.table.data),
                args.table.cols, args.hc.row_size(), args.hc.data());

@@ -42,7 +42,7 @@ Status CudaBackend::DoHead(const HeadArgs& args) {
   FATHOM_RETURN_IF_ERROR(Fits("head: rows", m, state.limits.max_rows));
   FATHOM_RETURN_IF_ERROR(Fits("head: columns", width, state.limits.max_cols));
   if (m == 0) return OkStatus();
-  FATHOM_ASSIGN_OR_RETURN(const int* rows, state.operands.Copy(args.rows));
+  FATHOM_ASSIGN_OR_RETURN(const int* rows, state.Operand(args.rows));
   for (int64_t first = 0; first < m; first += state.scratch.rows) {
     const int64_t count = std::min<int64_t>(state.scratch.rows, m - first);
     const int64_t copies = args.hc.dim(1);

@@ -211,7 +211,7 @@ Status CudaBackend::DoIndexerTopk(const IndexerTopkArgs& args) {
   FATHOM_RETURN_IF_ERROR(Fits("indexer_topk: rows", n, state.limits.max_rows));
   FATHOM_RETURN_IF_ERROR(Fits("indexer_topk: heads", heads, state.limits.max_heads));
   FATHOM_RETURN_IF_ERROR(Fits("indexer_topk: dim", dim, state.limits.max_head_dim));
-  int most = 0;
+  int most = VisibleEntries(args.plan->max_length - 1, 4);
   for (const SequenceRows& rows : args.plan->sequences) {
     if (rows.num_rows > 0) most = std::max(most, VisibleEntries(rows.start + rows.num_rows - 1, 4));
   }

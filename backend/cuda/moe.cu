@@ -235,8 +235,7 @@ Status CudaBackend::DoMoe(const MoeArgs& args) {
   if (n == 0) return OkStatus();
 
   const int64_t table_bytes = args.routed.size_bytes() + static_cast<int64_t>(sizeof(args.shared));
-  FATHOM_ASSIGN_OR_RETURN(const cuda::StagingRing::Place place,
-                          state.operands.Reserve(table_bytes));
+  FATHOM_ASSIGN_OR_RETURN(const cuda::StagingRing::Place place, state.ReserveOperand(table_bytes));
   auto* table = reinterpret_cast<ExpertWeights*>(place.host);
   *std::copy(args.routed.begin(), args.routed.end(), table) = args.shared;
   FATHOM_RETURN_IF_ERROR(state.operands.Send(place));

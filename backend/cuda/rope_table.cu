@@ -27,7 +27,7 @@ Status CudaBackend::DoRopeTable(const RopeTableArgs& args) {
   State& state = *state_;
   FATHOM_RETURN_IF_ERROR(state.Enter());
   if (args.cos_sin.size() == 0) return OkStatus();
-  FATHOM_ASSIGN_OR_RETURN(const Position* positions, state.operands.Copy(args.positions));
+  FATHOM_ASSIGN_OR_RETURN(const Position* positions, state.Operand(args.positions));
   cuda::Launch(cuda::RopeTableKernel, static_cast<unsigned>(args.positions.size()), cuda::kBlock, 0,
                state.stream, positions, args.frequencies.data(), args.frequencies.dim(0),
                args.cos_sin.data());

@@ -207,7 +207,7 @@ Status CudaBackend::DoRoute(const RouteArgs& args) {
   if (n == 0) return OkStatus();
   const TokenId* token_ids = nullptr;
   if (!args.hash_table.empty()) {
-    FATHOM_ASSIGN_OR_RETURN(token_ids, state.operands.Copy(args.token_ids));
+    FATHOM_ASSIGN_OR_RETURN(token_ids, state.Operand(args.token_ids));
   }
   const auto chosen = args.experts.dim(1);
   const int experts = args.gate.rows;

@@ -105,9 +105,10 @@ int KeysAt(const SparseAttentionArgs& args, Position position) {
   return args.compressed.base == nullptr ? keys : keys + VisibleEntries(position, args.ratio);
 }
 
-// Keys of the longest list.
+// Keys of the longest list that the step may have.
 int MostKeys(const SparseAttentionArgs& args) {
-  int most = 0;
+  const Position longest = args.plan->max_length;
+  int most = longest > 0 ? KeysAt(args, longest - 1) : 0;
   for (const SequenceRows& rows : args.plan->sequences) {
     if (rows.num_rows > 0) most = std::max(most, KeysAt(args, rows.start + rows.num_rows - 1));
   }

@@ -20,7 +20,7 @@ Status StagingRing::Allocate(int64_t bytes, DeviceMemory& memory) {
                            " bytes are too few");
   }
   FATHOM_ASSIGN_OR_RETURN(pinned_, PinnedBytes::Create(2 * half_bytes_));
-  FATHOM_ASSIGN_OR_RETURN(device_, memory.Allocate(2 * half_bytes_));
+  FATHOM_ASSIGN_OR_RETURN(device_, memory.Allocate(half_bytes_));
   for (cudaEvent_t& event : copied_) {
     if (event == nullptr) {
       FATHOM_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
@@ -48,9 +48,9 @@ Result<StagingRing::Place> StagingRing::Reserve(int64_t bytes) {
                            " that its pinned memory has room for");
   }
   if (bytes > half_bytes_ - used_) FATHOM_RETURN_IF_ERROR(NextHalf());
-  const int64_t offset = half_ * half_bytes_ + used_;
+  const Place place = {pinned_.data() + half_ * half_bytes_ + used_, device_.data() + used_, bytes};
   used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  return Place{pinned_.data() + offset, device_.data() + offset, bytes};
+  return place;
 }
 
 Status StagingRing::Send(const Place& place) {

@@ -1,9 +1,10 @@
 // StagingRing: the way of small host data to kernels, without waiting for either.
 //
-// Bytes are placed in pinned memory and copied on the stream to the same place in device memory.
-// Each half of the pinned memory is written again only after its copies are done: an event behind
-// its last copy says so. Device memory needs no such care, since copies into it come after the
-// kernels that the stream ran before. Single-threaded.
+// Bytes are placed in pinned memory and copied on the stream to device memory. Each half of the
+// pinned memory is written again only after its copies are done: an event behind its last copy says
+// so. Both halves go to the same device memory, which needs no such care: copies into it come after
+// the kernels that the stream ran before. So what a half begins with is always at the same address.
+// Single-threaded.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,7 +24,7 @@ class StagingRing {
   StagingRing(const StagingRing&) = delete;
   StagingRing& operator=(const StagingRing&) = delete;
 
-  // Two halves of bytes / 2 each; the device's part comes from `memory`.
+  // Two halves of bytes / 2 each; as much as one comes from `memory`.
   Status Allocate(int64_t bytes, DeviceMemory& memory);
 
   // Begins a half: at least half of the ring is free behind this call.

@@ -7,6 +7,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/device_plan.h"
 #include "backend/cuda/memory.h"
+#include "backend/cuda/recorder.h"
 #include "backend/cuda/scratch.h"
 #include "backend/cuda/staging.h"
 #include "backend/cuda/status.h"
@@ -21,6 +22,14 @@ struct CudaBackend::State {
   Status Enter();
   // The plan that BeginStep copied, or a copy for this operation.
   Result<cuda::DevicePlan> Plan(const StepPlan* plan);
+  // Where the device has values of the host that an operation was given: in the plan that BeginStep
+  // copied, or in a copy for this operation.
+  Result<const int32_t*> Operand(std::span<const int32_t> values);
+  // Room for other host data of this operation; kInvalidArgument while recording.
+  Result<cuda::StagingRing::Place> ReserveOperand(int64_t bytes);
+  // nullptr where the begun plan's arrays do not hold them.
+  const int32_t* OperandOfBegun(std::span<const int32_t> values);
+  [[nodiscard]] Status MayCopy(const char* what) const;
 
   Numerics numerics;
   CudaOptions options;
@@ -38,7 +47,8 @@ struct CudaBackend::State {
   cuda::PinnedBytes host_report;
   unsigned long long inexact_entries_told = 0;
   const StepPlan* begun = nullptr;
-  cuda::DevicePlan begun_plan;
+  cuda::PlanCopy begun_copy;
+  cuda::Recorder recorder;
 };
 
 }  // namespace fathom

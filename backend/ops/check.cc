@@ -211,6 +211,7 @@ Status Check(const CompressInsertArgs& a) {
   if (!check.ok()) return check.Done();
   check.That(SequencesFit(a.plan), kSequences);
   if (!check.ok()) return check.Done();
+  const auto anchors = static_cast<int64_t>(a.plan->anchors[AnchorsOf(a.ratio)].size());
   int64_t entries = 0;
   for (const SequenceRows& rows : a.plan->sequences) entries += EntriesEnding(rows, a.ratio).count;
   check.That(a.plan->num_rows() == n, "one row per token of the step")
@@ -218,7 +219,8 @@ Status Check(const CompressInsertArgs& a) {
       .Shape("score_rows", a.score_rows, {n, coff * width})
       .Shape("ape", a.ape, {a.ratio, coff * width})
       .Shape("norm_weight", a.norm_weight, {width})
-      .Shape("anchor_cos_sin", a.anchor_cos_sin, {entries, a.anchor_cos_sin.dim(1), 2})
+      .Shape("anchor_cos_sin", a.anchor_cos_sin,
+             {std::max(entries, anchors), a.anchor_cos_sin.dim(1), 2})
       .That(2 * a.anchor_cos_sin.dim(1) <= width, "anchor_cos_sin rotates more than a row")
       .That(a.state.format.dim == 2 * coff * width && a.out.format.dim == width, "page formats")
       .That(a.state.format.entries_per_page >= 1 && a.out.format.entries_per_page >= 1,

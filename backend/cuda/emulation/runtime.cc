@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "backend/cuda/emulation/recording.h"
+
 namespace {
 
 constexpr size_t kDeviceBytes = size_t{8} << 30;
@@ -71,11 +73,13 @@ cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned /*flags
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/,
                             cudaStream_t /*stream*/) {
-  if (bytes > 0) std::memmove(to, from, bytes);
+  fathom::emulation::RunOrRecord([=] {
+    if (bytes > 0) std::memmove(to, from, bytes);
+  });
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t /*stream*/) {
-  std::memset(data, value, bytes);
+  fathom::emulation::RunOrRecord([=] { std::memset(data, value, bytes); });
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
@@ -83,7 +87,9 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) 
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t /*stream*/) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t /*stream*/) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t /*stream*/) {
+  return fathom::emulation::Recording() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+}
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
   *event = nullptr;
   return cudaSuccess;

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "backend/cuda/emulation/block.h"
+#include "backend/cuda/emulation/recording.h"
 #include "backend/cuda/status.h"
 
 namespace fathom::cuda {
@@ -15,8 +16,10 @@ template <typename... Parameters, typename... Args>
 void Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
             cudaStream_t /*stream*/, Args&&... args) {
   const std::tuple<Parameters...> values(args...);
-  emulation::RunGrid({grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes,
-                     [&] { std::apply(kernel, values); });
+  emulation::RunOrRecord([=] {
+    emulation::RunGrid({grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes,
+                       [&] { std::apply(kernel, values); });
+  });
 }
 
 template <typename... Parameters>
