@@ -5,13 +5,14 @@
 // arguments and call the backend's own DoX. Operations of one backend are called by one thread at a
 // time. TensorViews, WeightViews and pages point into memory that the backend's device reads
 // (memory()); spans, plans and tables of experts are the host's and may go when the operation
-// returns. A backend with a device of its own may return before the work is done: results are there
-// after Synchronize().
+// returns, but for the experts of AddExperts. A backend with a device of its own may return before
+// the work is done: results are there after Synchronize().
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "backend/device_memory.h"
@@ -41,6 +42,7 @@ struct BackendLimits {
   int max_experts = 0;
   int max_experts_per_token = 0;
   int max_expert_width = 0;
+  int num_expert_layers = 0;  // of AddExperts
   int max_heads = 0;          // of attention and indexer
   int max_head_dim = 0;       // of attention and indexer
   int64_t max_positions = 0;  // longest sequence
@@ -83,6 +85,14 @@ class Backend {
   // first operation; a backend may keep a copy in a form of its own.
   virtual Status AddWeight(const WeightView& weight) {
     static_cast<void>(weight);
+    return OkStatus();
+  }
+  // Told once of every layer's experts, in the order of layers, after Prepare and before the first
+  // operation. The span and what it holds stay as they are until the next Prepare or the backend's
+  // end, so a backend may keep what it needs of them where it computes. Moe takes others as well.
+  virtual Status AddExperts(std::span<const ExpertWeights> routed, const ExpertWeights& shared) {
+    static_cast<void>(routed);
+    static_cast<void>(shared);
     return OkStatus();
   }
 

@@ -71,6 +71,7 @@ BackendLimits BackendLimitsFor(const ModelConfig& c, int max_rows, int64_t max_p
   limits.max_experts = c.num_experts;
   limits.max_experts_per_token = c.num_experts_per_token;
   limits.max_expert_width = c.moe_intermediate_size * std::max(1, c.num_shared_experts);
+  limits.num_expert_layers = c.num_layers;
   limits.max_heads = std::max(c.num_heads, c.index_num_heads);
   limits.max_head_dim = std::max(c.head_dim, c.index_head_dim);
   limits.max_positions = max_positions;
@@ -103,6 +104,7 @@ Result<std::unique_ptr<Model>> Model::Create(const Checkpoint& checkpoint, Backe
                                      &shared.w1, &shared.w2, &shared.w3}) {
       if (!matrix->empty()) FATHOM_RETURN_IF_ERROR(backend.AddWeight(*matrix));
     }
+    FATHOM_RETURN_IF_ERROR(backend.AddExperts(layer.ffn.routed, shared));
   }
   FATHOM_ASSIGN_OR_RETURN(model->activations_, Activations::Create(config, max_rows, memory));
   model->frequencies_plain_ = RopeFrequencies(config, false);

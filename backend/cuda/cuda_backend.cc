@@ -155,6 +155,7 @@ Status CudaBackend::Prepare(const BackendLimits& l) {
   FATHOM_ASSIGN_OR_RETURN(state.scratch_memory, state.memory.Allocate(layout.bytes()));
   cuda::LayOutScratch(l, state.options, state.scratch_memory.data(), state.scratch);
   state.report = state.scratch.report;
+  state.experts.Reset(l, state.scratch);
   FATHOM_CUDA(cudaMemsetAsync(state.report, 0, sizeof(cuda::DeviceReport), state.stream));
   state.limits = l;
   state.begun = nullptr;
@@ -171,6 +172,12 @@ Status CudaBackend::BeginStep(const StepPlan& plan) {
   FATHOM_ASSIGN_OR_RETURN(state.begun_copy, cuda::CopyPlan(plan, state.plans));
   state.begun = &plan;
   return OkStatus();
+}
+
+Status CudaBackend::AddExperts(std::span<const ExpertWeights> routed, const ExpertWeights& shared) {
+  State& state = *state_;
+  FATHOM_RETURN_IF_ERROR(state.Enter());
+  return state.experts.Add(routed, shared, state.memory);
 }
 
 Status CudaBackend::BeginRecording() {

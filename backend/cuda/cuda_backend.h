@@ -1,12 +1,12 @@
 // CudaBackend: every operation on one NVIDIA GPU, for any geometry, in official numerics.
 //
 // Kernels run on a stream of the backend's own; operations launch and return. What they read on
-// the host (plans, token ids, tables of experts) is copied through pinned memory of fixed size
-// first; when the device is more than that behind, an operation waits for it. Sums have orders that
-// depend on the shapes of one token's work alone, and no kernel adds floats atomically: a token's
-// bits depend on neither its neighbours nor the run. They differ from the reference's by the order
-// of fp32 sums; what is rounded to few bits behind them is the same arithmetic.
-// Single-threaded like every Backend. This header needs no CUDA.
+// the host (plans, token ids, experts that AddExperts was not told of) is copied through pinned
+// memory of fixed size first; when the device is more than that behind, an operation waits for it.
+// Sums have orders that depend on the shapes of one token's work alone, and no kernel adds floats
+// atomically: a token's bits depend on neither its neighbours nor the run. They differ from the
+// reference's by the order of fp32 sums; what is rounded to few bits behind them is the same
+// arithmetic. Single-threaded like every Backend. This header needs no CUDA.
 #pragma once
 
 #include <memory>
@@ -45,10 +45,11 @@ class CudaBackend final : public Backend,
   [[nodiscard]] DeviceMemory& memory() override;
   DeviceMemory& pinned_memory() override;
   Status Fill(const FillRecipe& recipe, std::byte* to, int64_t bytes) override;
-  // Operations on more than these limits get kInvalidArgument.
+  // Operations on more than these limits, and experts of more layers, get kInvalidArgument.
   Status Prepare(const BackendLimits& limits) override;
   Status BeginStep(const StepPlan& plan) override;
   Status Synchronize() override;
+  Status AddExperts(std::span<const ExpertWeights> routed, const ExpertWeights& shared) override;
   Status BeginRecording() override;
   Result<int> EndRecording() override;
   Status Replay(int recording) override;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "backend/cuda/test_experts.h"
 #include "backend/cuda/test_support.h"
 
 namespace fathom {
@@ -100,20 +101,6 @@ TEST_F(CudaLinear, LongStepsAreDoneInRounds) {
 
 using CudaMoe = CudaTest;
 
-struct Expert {
-  Expert(Random& random, DType dtype, int dim, int width)
-      : w1(TestWeight::Random(random, dtype, width, dim)),
-        w2(TestWeight::Random(random, dtype, dim, width)),
-        w3(TestWeight::Random(random, dtype, width, dim)) {
-    // Outputs of the sizes that models have, so that the clamp is met by some and not by all.
-    for (TestWeight* w : {&w1, &w3}) {
-      for (uint8_t& s : w->scale()) s = static_cast<uint8_t>(s - (dtype == DType::kI8 ? 5 : 11));
-    }
-  }
-  [[nodiscard]] ExpertWeights view() const { return {w1.view(), w2.view(), w3.view()}; }
-  TestWeight w1, w2, w3;
-};
-
 struct MoeShape {
   DType routed;
   int dim;
@@ -136,13 +123,13 @@ TEST_F(CudaMoe, EqualsTheReferenceAndARowHasTheSameBitsAlone) {
   for (const MoeShape& s : kMoes) {
     SCOPED_TRACE(std::to_string(s.dim) + " x " + std::to_string(s.width));
     Random random(static_cast<uint32_t>(s.dim + s.n));
-    std::vector<Expert> experts;
+    std::vector<TestExpert> experts;
     experts.reserve(static_cast<size_t>(s.experts) + 1);
     std::vector<ExpertWeights> views, device_views;
     for (int e = 0; e <= s.experts; ++e) {
       const DType dtype = e < s.experts || s.routed == DType::kBF16 ? s.routed : DType::kF8E4M3;
       experts.emplace_back(random, dtype, s.dim, s.width);
-      const Expert& x = experts.back();
+      const TestExpert& x = experts.back();
       views.push_back(x.view());
       device_views.push_back({Put(x.w1), Put(x.w2), Put(x.w3)});
     }
@@ -189,10 +176,10 @@ TEST_F(CudaMoe, EqualsTheReferenceAndARowHasTheSameBitsAlone) {
 
 TEST_F(CudaMoe, AnIdThatIsNoExpertIsToldAndTheNextStepIsFine) {
   Random random(4);
-  std::vector<Expert> experts;
+  std::vector<TestExpert> experts;
   for (int e = 0; e < 3; ++e) experts.emplace_back(random, DType::kI8, 128, 128);
   std::vector<ExpertWeights> views;
-  for (const Expert& e : experts) views.push_back({Put(e.w1), Put(e.w2), Put(e.w3)});
+  for (const TestExpert& e : experts) views.push_back({Put(e.w1), Put(e.w2), Put(e.w3)});
   const std::vector<float> x = random.Bf16s(3 * 128), weights = random.Floats(6);
   MoeArgs args = {.x = {Put(x), 3, 128},
                   .experts = {},

@@ -169,14 +169,6 @@ Status MultiplyExperts(const MoeRows& rows, cudaStream_t stream) {
   return LaunchStatus("moe: down");
 }
 
-// Whether the tile kernels take an expert.
-bool ExpertHasTiles(const ExpertWeights& e) {
-  for (const WeightView* w : {&e.w1, &e.w2, &e.w3}) {
-    if (!HasTiles(*w) || !w->quantised()) return false;
-  }
-  return e.w1.dtype == e.w3.dtype;
-}
-
 // A block per row and kBlock channels: experts by ascending id, then the shared one, in fp32.
 __global__ void __launch_bounds__(kBlock) CombineKernel(MoeRows a) {
   __shared__ int order[kMaxExpertsPerToken];
@@ -214,31 +206,34 @@ Status CudaBackend::DoMoe(const MoeArgs& args) {
   const auto dim = static_cast<int>(args.x.dim(1));
   const auto chosen = static_cast<int>(args.experts.dim(1));
   const auto num_experts = static_cast<int>(args.routed.size());
-  int width = args.shared.w1.rows;
-  bool quantised = args.shared.w1.quantised();
-  bool tiles = cuda::ExpertHasTiles(args.shared);
-  for (const ExpertWeights& e : args.routed) {
-    width = std::max(width, e.w1.rows);
-    quantised = quantised || e.w1.quantised();
-    if (e.w1.quantised() != e.w3.quantised()) {
-      return InvalidArgument("moe: w1 and w3 must take the same input format");
-    }
-    tiles = tiles && cuda::ExpertHasTiles(e);
-  }
   const BackendLimits& limits = state.limits;
   FATHOM_RETURN_IF_ERROR(Fits("moe: rows", n, limits.max_rows));
   FATHOM_RETURN_IF_ERROR(Fits("moe: columns", dim, limits.max_cols));
-  FATHOM_RETURN_IF_ERROR(Fits("moe: experts", num_experts, limits.max_experts));
   FATHOM_RETURN_IF_ERROR(Fits("moe: experts per token", chosen, limits.max_experts_per_token));
   FATHOM_RETURN_IF_ERROR(Fits("moe: experts per token", chosen, kMaxExpertsPerToken));
-  FATHOM_RETURN_IF_ERROR(Fits("moe: expert width", width, limits.max_expert_width));
+  const cuda::ExpertTables::Layer* const told = state.experts.Find(args.routed, args.shared);
+  cuda::ExpertShape shape;
+  if (told != nullptr) {
+    shape = told->shape;
+  } else {
+    FATHOM_ASSIGN_OR_RETURN(shape, cuda::ShapeOf(args.routed, args.shared));
+    FATHOM_RETURN_IF_ERROR(Fits("moe: experts", num_experts, limits.max_experts));
+    FATHOM_RETURN_IF_ERROR(Fits("moe: expert width", shape.width, limits.max_expert_width));
+  }
+  const auto [width, quantised, tiles] = shape;
   if (n == 0) return OkStatus();
 
-  const int64_t table_bytes = args.routed.size_bytes() + static_cast<int64_t>(sizeof(args.shared));
-  FATHOM_ASSIGN_OR_RETURN(const cuda::StagingRing::Place place, state.ReserveOperand(table_bytes));
-  auto* table = reinterpret_cast<ExpertWeights*>(place.host);
-  *std::copy(args.routed.begin(), args.routed.end(), table) = args.shared;
-  FATHOM_RETURN_IF_ERROR(state.operands.Send(place));
+  const ExpertWeights* table = nullptr;
+  if (told != nullptr) {
+    table = told->table;
+  } else {
+    const int64_t bytes = args.routed.size_bytes() + static_cast<int64_t>(sizeof(args.shared));
+    FATHOM_ASSIGN_OR_RETURN(const cuda::StagingRing::Place place, state.ReserveOperand(bytes));
+    *std::copy(args.routed.begin(), args.routed.end(),
+               reinterpret_cast<ExpertWeights*>(place.host)) = args.shared;
+    FATHOM_RETURN_IF_ERROR(state.operands.Send(place));
+    table = reinterpret_cast<const ExpertWeights*>(place.device);
+  }
 
   const cuda::Scratch& scratch = state.scratch;
   for (int64_t first = 0; first < n; first += scratch.rows) {
@@ -248,7 +243,7 @@ Status CudaBackend::DoMoe(const MoeArgs& args) {
                                 scratch.inputs,
                                 args.experts.data() + first * chosen,
                                 args.weights.data() + first * chosen,
-                                reinterpret_cast<const ExpertWeights*>(place.device),
+                                table,
                                 count,
                                 chosen,
                                 num_experts,

@@ -57,8 +57,9 @@ struct Scratch {
   ExpertItem* expert_items = nullptr;  // [rows * (max_experts_per_token + 1)]
   ExpertTile* expert_tiles = nullptr;  // [slots]
   int32_t* num_expert_tiles = nullptr;
-  float* hidden = nullptr;         // [slots][max_expert_width]; bf16 for tile kernels
-  uint16_t* expert_out = nullptr;  // [slots][max_cols], bf16
+  ExpertWeights* expert_tables = nullptr;  // [num_expert_layers][max_experts + 1], of AddExperts
+  float* hidden = nullptr;                 // [slots][max_expert_width]; bf16 for tile kernels
+  uint16_t* expert_out = nullptr;          // [slots][max_cols], bf16
   // Attention: what splits of keys sum to, of so many (row, split, head)s; 0 for other head sizes
   // than kTileHeadDim.
   int64_t attention_splits = 0;
@@ -104,6 +105,7 @@ inline MemoryLayout LayOutScratch(const BackendLimits& l, const CudaOptions& opt
   place(s.expert_items, 1, slots);
   place(s.expert_tiles, 1, slots);
   place(s.num_expert_tiles, 1, 1);
+  place(s.expert_tables, l.num_expert_layers, int64_t{l.max_experts} + 1);
   place(s.hidden, slots, l.max_expert_width);
   place(s.expert_out, slots, l.max_cols);
   place(s.attention_partial, s.attention_splits, kTileHeadDim);
