@@ -1,0 +1,251 @@
+// Steps that a GPU records and does again give the bits of steps that it was asked for one by one:
+// at every size, filled up or not, in every mode, with prompts and decoding sequences together,
+// while sequences grow over the ends of entries, pages and windows. On a GPU, and in the build that
+// runs the kernels on the CPU (backend/cuda/emulation).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/cuda/cuda_backend.h"
+#include "cache/cache_memory.h"
+#include "engine/cache_sizing.h"
+#include "engine/step_builder.h"
+#include "model/model.h"
+#include "tests/test_data.h"
+
+namespace fathom {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Kernels on the CPU take a tenth of a second for a row.
+#ifdef FATHOM_CUDA_EMULATED
+constexpr bool kEmulated = true;
+#else
+constexpr bool kEmulated = false;
+#endif
+
+constexpr int kMaxRows = 64;
+constexpr int kMaxSequences = kEmulated ? 4 : 50;
+constexpr int64_t kMaxLength = 700;
+
+// Tokens of a sequence that a step computes.
+struct Share {
+  int sequence = 0;
+  int num_tokens = 0;
+};
+using Steps = std::vector<std::vector<Share>>;
+
+// A model with sequences on a backend of its own.
+class Batch {
+ public:
+  explicit Batch(const Checkpoint& checkpoint) {
+    backend_ = CudaBackend::Create(Numerics::kOfficial).value();
+    model_ = Model::Create(checkpoint, *backend_, kMaxRows, kMaxLength).value();
+    const CachePlanner planner = PlannerFor(model_->config(), Numerics::kOfficial, {}).value();
+    BlockManagerOptions options;
+    options.max_sequences = kMaxSequences;
+    options.max_positions = kMaxLength;
+    options.max_step_positions = kMaxRows;
+    options.prefix_caching = false;
+    const int64_t slabs = planner.BytesFor(kMaxSequences, kMaxLength) / planner.slab_bytes();
+    manager_ = BlockManager::Create(planner, slabs, options).value();
+    memory_ = CacheMemory::Create(planner.layout(), manager_->pool(), backend_->memory()).value();
+    builder_ = std::make_unique<StepBuilder>(kMaxRows, kMaxSequences, memory_->pages());
+  }
+
+  [[nodiscard]] Model& model() { return *model_; }
+
+  // New sequences, the same ones every time.
+  void Clear() {
+    for (const ScheduledRequest& s : sequences_) manager_->Release(s.sequence);
+    sequences_.assign(kMaxSequences, {});
+    const int vocab = model_->config().vocab_size;
+    for (size_t i = 0; i < sequences_.size(); ++i) {
+      std::vector<TokenId>& tokens = sequences_[i].tokens;
+      for (int64_t t = 0; t < kMaxLength; ++t) {
+        tokens.push_back(
+            static_cast<TokenId>((t * t * 31 + t * 7 + 3 + 13 * static_cast<int64_t>(i)) % vocab));
+      }
+      sequences_[i].sequence = manager_->Admit({}, nullptr, kMaxLength).value();
+    }
+  }
+
+  // Logits of the last token of each share, as bits.
+  std::vector<uint32_t> Step(const std::vector<Share>& shares, Status* status = nullptr) {
+    std::vector<ScheduledRows> rows;
+    for (const Share& share : shares) {
+      ScheduledRequest& s = sequences_[static_cast<size_t>(share.sequence)];
+      EXPECT_TRUE(manager_->Extend(s.sequence, s.computed + share.num_tokens));
+      rows.push_back({&s, share.num_tokens, true});
+    }
+    EXPECT_TRUE(memory_->CarryOut(*manager_).ok());
+    const StepPlan& plan = builder_->Build(rows, *manager_);
+    const auto vocab = static_cast<int64_t>(model_->config().vocab_size);
+    std::vector<float> logits(shares.size() * static_cast<size_t>(vocab), -1.0f);
+    const Status done =
+        model_->Forward(plan, {logits.data(), static_cast<int64_t>(shares.size()), vocab});
+    if (status != nullptr) *status = done;
+    EXPECT_TRUE(status != nullptr || done.ok()) << done.ToString();
+    for (const ScheduledRows& r : rows) {
+      manager_->Commit(r.request->sequence, r.request->tokens);
+      r.request->computed += r.num_tokens;
+    }
+    std::vector<uint32_t> bits;
+    for (const float v : logits) bits.push_back(std::bit_cast<uint32_t>(v));
+    return bits;
+  }
+
+  std::vector<std::vector<uint32_t>> Run(const Steps& steps) {
+    Clear();
+    std::vector<std::vector<uint32_t>> bits;
+    for (const std::vector<Share>& step : steps) bits.push_back(Step(step));
+    return bits;
+  }
+
+ private:
+  std::unique_ptr<CudaBackend> backend_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<BlockManager> manager_;
+  std::unique_ptr<CacheMemory> memory_;
+  std::unique_ptr<StepBuilder> builder_;
+  std::vector<ScheduledRequest> sequences_;
+};
+
+// Three sequences get prompts of different lengths; then all kinds of steps come in turn, on a GPU
+// over the end of an entry of ratio 128.
+Steps MixedSteps() {
+  Steps steps;
+  if (!kEmulated) steps = {{{0, 60}}, {{0, 60}}, {{0, 2}, {1, 30}}};
+  steps.push_back({{0, 2}, {1, 3}});
+  steps.push_back({{2, 1}});
+  for (int round = 0; round < 3; ++round) {
+    steps.push_back({{0, 1}, {1, 1}, {2, 1}});
+    steps.push_back({{2, 3}, {0, 1}});
+    if (kEmulated) continue;
+    steps.push_back({{0, 1}});
+    steps.push_back({{2, 5}, {0, 1}, {1, 2}});
+    steps.push_back({{1, 1}, {0, 1}});
+  }
+  return steps;
+}
+
+// As many sequences as rows, for every size: three times, so that it is recorded and done again.
+Steps DecodeSteps(const std::vector<int>& sizes) {
+  Steps steps;
+  for (int s = 0; s < kMaxSequences; ++s)
+    steps.push_back({{s, kEmulated ? 1 + s : 3 + 5 * s % 37}});
+  for (const int size : sizes) {
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      std::vector<Share> shares;
+      for (int s = 0; s < size; ++s) shares.push_back({s, 1});
+      steps.push_back(std::move(shares));
+    }
+  }
+  return steps;
+}
+
+class StepGraphsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto backend = CudaBackend::Create(Numerics::kOfficial); !backend.ok()) {
+      if (std::getenv("FATHOM_REQUIRE_GPU") != nullptr) FAIL() << backend.status().ToString();
+      GTEST_SKIP() << "SKIPPED: " << backend.status().message();
+    }
+    checkpoint_ = std::make_unique<Checkpoint>(
+        Checkpoint::Open(ProjectPath("tests/data/tiny-a/checkpoint")).value());
+  }
+  using Bits = std::vector<std::vector<uint32_t>>;
+
+  Bits Directly(const Steps& steps) { return Batch(*checkpoint_).Run(steps); }
+  void ExpectBits(const Steps& steps, const GraphOptions& options, const Bits& want) {
+    Batch batch(*checkpoint_);
+    ASSERT_TRUE(batch.model().RecordSteps(options).ok());
+    const Bits got = batch.Run(steps);
+    for (size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(got[i], want[i]) << "step " << i;
+    replays_ = batch.model().graphs()->num_replays();
+    recordings_ = batch.model().graphs()->num_recordings();
+  }
+
+  std::unique_ptr<Checkpoint> checkpoint_;
+  int64_t replays_ = 0;
+  int recordings_ = 0;
+};
+
+TEST_F(StepGraphsTest, GiveTheSameBitsInEveryMode) {
+  std::vector<GraphMode> modes = {GraphMode::kFullAndPiecewise, GraphMode::kFull};
+  if (!kEmulated)
+    modes.insert(modes.end(),
+                 {GraphMode::kNone, GraphMode::kFullDecodeOnly, GraphMode::kPiecewise});
+  const Steps steps = MixedSteps();
+  const Bits want = Directly(steps);
+  for (const GraphMode mode : modes) {
+    SCOPED_TRACE(GraphModeName(mode));
+    ExpectBits(steps, {mode, {}}, want);
+    EXPECT_EQ(replays_ > 0, mode != GraphMode::kNone);
+  }
+}
+
+TEST_F(StepGraphsTest, GiveTheSameBitsAtEverySize) {
+  const std::vector<int> sizes = DefaultGraphSizes(kMaxSequences);
+  const Steps steps = DecodeSteps(sizes);
+  ExpectBits(steps, {GraphMode::kFull, sizes}, Directly(steps));
+  EXPECT_GE(recordings_, static_cast<int>(sizes.size()));
+}
+
+TEST_F(StepGraphsTest, FillUpStepsOfOtherSizes) {
+  const Steps steps = DecodeSteps({1, 3});
+  ExpectBits(steps, {GraphMode::kFullDecodeOnly, {2, 4}}, Directly(steps));
+  EXPECT_EQ(recordings_, 2);
+}
+
+TEST_F(StepGraphsTest, RefuseWhatOperationsRefuse) {
+  Batch batch(*checkpoint_);
+  ASSERT_TRUE(batch.model().RecordSteps({GraphMode::kFull, {}}).ok());
+  batch.Clear();
+  for (int i = 0; i < 4; ++i) batch.Step({{0, 1}});
+  ASSERT_GT(batch.model().graphs()->num_replays(), 0);
+  // A plan without the blocks that the step looks at.
+  const TokenId token = 1;
+  const Position position = 300;
+  const SequenceRows rows = {0, 1, position};
+  const std::vector<BlockTable> no_tables(1);
+  const std::vector<LayerPages> pages(static_cast<size_t>(batch.model().config().num_layers));
+  StepPlan plan;
+  plan.token_ids = {&token, 1};
+  plan.positions = {&position, 1};
+  plan.sequences = {&rows, 1};
+  for (auto& tables : plan.tables) tables = no_tables;
+  plan.pages = pages;
+  Status status = batch.model().Forward(plan, {});
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  const TokenId unknown = batch.model().config().vocab_size;
+  plan.token_ids = {&unknown, 1};
+  status = batch.model().Forward(plan, {});
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("outside the vocabulary"));
+}
+
+TEST(GraphModes, HaveVllmsNames) {
+  EXPECT_EQ(GraphModeOf("FULL_DECODE_ONLY"), GraphMode::kFullDecodeOnly);
+  EXPECT_EQ(GraphModeOf("full"), std::nullopt);
+  for (const GraphMode mode : {GraphMode::kNone, GraphMode::kPiecewise, GraphMode::kFull,
+                               GraphMode::kFullDecodeOnly, GraphMode::kFullAndPiecewise}) {
+    EXPECT_EQ(GraphModeOf(GraphModeName(mode)), mode);
+  }
+}
+
+TEST(GraphSizes, AreDenseForFewRows) {
+  EXPECT_EQ(DefaultGraphSizes(40), (std::vector<int>{1, 2, 4, 8, 16, 24, 32, 40}));
+  EXPECT_EQ(DefaultGraphSizes(512).back(), 512);
+  EXPECT_TRUE(DefaultGraphSizes(0).empty());
+}
+
+}  // namespace
+}  // namespace fathom
