@@ -18,6 +18,7 @@
 #include "checkpoint/weight_memory.h"
 #include "engine/cache_sizing.h"
 #include "engine/memory_plan.h"
+#include "model/step_graphs.h"
 
 namespace fathom {
 
@@ -35,6 +36,9 @@ struct LocalEngineOptions {
   std::filesystem::path expert_profile;
   // Where to write how often they are used, when the model goes; empty: nothing is counted.
   std::filesystem::path record_expert_use;
+  // Which steps are recorded and done again (model/step_graphs.h), on backends that can. Absent:
+  // GraphOptions' own; given, another backend is refused unless it says kNone.
+  std::optional<GraphOptions> graphs;
   // Called while weights are read, by the thread that loads; may be absent.
   std::function<void(uint64_t done, uint64_t total)> load_progress;
   // What memory there is; absent: ReadHostMemory(). Tests make it small.

@@ -32,6 +32,15 @@ Status CheckOffloadOptions(const LocalEngineOptions& options, Backend& backend) 
   return OkStatus();
 }
 
+// Refuses recorded steps, where they were asked for, on a backend that records none.
+Status CheckGraphOptions(const LocalEngineOptions& options, Backend& backend) {
+  if (!options.graphs || options.graphs->mode == GraphMode::kNone) return OkStatus();
+  if (RecordingOf(backend) != nullptr) return OkStatus();
+  return InvalidArgument(
+      "--compilation-config cudagraph_mode " + std::string(GraphModeName(options.graphs->mode)) +
+      ": the " + std::string(backend.name()) + " backend records no steps; NONE, or leave it out");
+}
+
 }  // namespace
 
 WeightDemand DemandOf(const LocalEngineOptions& options, const Checkpoint& checkpoint) {
@@ -101,6 +110,7 @@ Result<std::unique_ptr<LocalModel>> LocalModel::Open(const LocalEngineOptions& o
         local->backend_, MakeBackend(options.backend, options.numerics, local->pool_, options.cpu));
   }
   FATHOM_RETURN_IF_ERROR(CheckOffloadOptions(options, *local->backend_));
+  FATHOM_RETURN_IF_ERROR(CheckGraphOptions(options, *local->backend_));
   return local;
 }
 
@@ -156,7 +166,10 @@ Status LocalModel::LoadModel(Checkpoint& checkpoint, const LocalEngineOptions& o
   } else if (options.weights == WeightsMode::kMmap && !checkpoint.is_synthetic()) {
     SetUpPrefetch();
   }
-  return StartRecord(options);
+  FATHOM_RETURN_IF_ERROR(StartRecord(options));
+  return RecordingOf(*backend_) == nullptr
+             ? OkStatus()
+             : model_->RecordSteps(options.graphs.value_or(GraphOptions()));
 }
 
 Status LocalModel::StartRecord(const LocalEngineOptions& options) {
