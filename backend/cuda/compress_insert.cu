@@ -49,11 +49,16 @@ __global__ void __launch_bounds__(kBlock) StateRowKernel(CompressRows a) {
   }
 }
 
-// Where the K value and the score of one item of a window are, for one channel.
+// Where the values of one item of a window are, in floats: channel c of the entry has its K value
+// and its score at c, plus ape[c] where the score is not stored. Stored rows lie anywhere.
 struct Item {
-  float k;
-  float score;
+  const std::byte* k;
+  const std::byte* score;
+  const float* ape;  // null for stored rows
 };
+
+// Two windows of ratio 4, one of ratio 128.
+constexpr int kMaxItems = 128;
 
 // Items of an entry, ascending in position: of ratio 4 the window before contributes its first
 // half; entry 0 has none, which is the same as scores of -inf.
@@ -65,31 +70,40 @@ struct Window {
 
   [[nodiscard]] __device__ int before() const { return a.ratio == 4 && entry > 0 ? 4 : 0; }
   [[nodiscard]] __device__ int size() const { return before() + a.ratio; }
-  [[nodiscard]] __device__ Item At(int item, int c) const {
+  [[nodiscard]] __device__ Item At(int item) const {
     const Position position = FirstRowOfEntry(entry, a.ratio) + item;
-    const int channel = item < before() ? c : a.coff_width - a.width + c;
+    const int channel = item < before() ? 0 : a.coff_width - a.width;
     if (position >= rows.start) {
-      const int64_t row = rows.first_row + (position - rows.start);
-      return {a.kv[row * a.coff_width + channel], ScoreOfRow(a, row, position, channel)};
+      const int64_t at = (rows.first_row + int64_t{position - rows.start}) * a.coff_width + channel;
+      return {reinterpret_cast<const std::byte*>(a.kv + at),
+              reinterpret_cast<const std::byte*>(a.score + at),
+              a.ape + int64_t{position % a.ratio} * a.coff_width + channel};
     }
     const std::byte* stored = EntryValues(a.state.format, Locate(a.state, table, position));
-    return {LoadF32(stored + 4 * channel), LoadF32(stored + 4 * (a.coff_width + channel))};
+    return {stored + 4 * channel, stored + 4 * (a.coff_width + channel), nullptr};
   }
 };
 
 // In double, rounded once: the entries that the host stores.
 __device__ float ExpOnce(float x) { return static_cast<float>(exp(static_cast<double>(x))); }
 
+__device__ float ScoreOf(const Item& item, int c) {
+  const float score = LoadF32(item.score + 4 * c);
+  return item.ape == nullptr ? score : score + item.ape[c];
+}
+
 // Softmax over the items' scores and weighted sum of their K values, one channel.
-__device__ float Pool(const Window& window, int c) {
+__device__ float Pool(const Item* items, int size, int c) {
   float max = -INFINITY;
-  for (int i = 0; i < window.size(); ++i) max = fmaxf(max, window.At(i, c).score);
+#pragma unroll 8
+  for (int i = 0; i < size; ++i) max = fmaxf(max, ScoreOf(items[i], c));
   float den = 0.0f;
-  for (int i = 0; i < window.size(); ++i) den += ExpOnce(window.At(i, c).score - max);
+#pragma unroll 8
+  for (int i = 0; i < size; ++i) den += ExpOnce(ScoreOf(items[i], c) - max);
   float sum = 0.0f;
-  for (int i = 0; i < window.size(); ++i) {
-    const Item item = window.At(i, c);
-    sum += item.k * (ExpOnce(item.score - max) / den);
+#pragma unroll 8
+  for (int i = 0; i < size; ++i) {
+    sum += LoadF32(items[i].k + 4 * c) * (ExpOnce(ScoreOf(items[i], c) - max) / den);
   }
   return sum;
 }
@@ -100,15 +114,19 @@ __global__ void __launch_bounds__(kBlock)
   auto* const work = SharedMemory<double>();  // [width], then as many floats
   __shared__ double sums[kWarps];
   __shared__ float group[kE2m1Group];
+  __shared__ Item items[kMaxItems];
   auto* entry = reinterpret_cast<float*>(work + a.width);
   const EndingEntry where = entries[blockIdx.x];
   if (where.sequence < 0) return;
   const int thread = static_cast<int>(threadIdx.x);
   const Window window = {a, a.plan.sequences[where.sequence], a.state_tables[where.sequence],
                          where.entry};
+  static_assert(kMaxItems <= kBlock);
+  if (thread < window.size()) items[thread] = window.At(thread);
+  __syncthreads();
   double squares = 0.0;
   for (int c = thread; c < a.width; c += kBlock) {
-    entry[c] = RoundBf16(Pool(window, c));
+    entry[c] = RoundBf16(Pool(items, window.size(), c));
     squares += static_cast<double>(entry[c]) * static_cast<double>(entry[c]);
   }
   const float inverse = InverseRms(BlockSum(squares, sums), a.width, a.norm_eps);

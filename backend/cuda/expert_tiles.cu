@@ -6,13 +6,13 @@
 #include "backend/cuda/moe.h"
 #include "backend/cuda/swiglu.cuh"
 #include "backend/cuda/tiles.cuh"
+#include "backend/cuda/wide.cuh"
 
 namespace fathom::cuda {
 namespace {
 
 // Few items per tile for steps that read more weights than they compute, many for the others.
 constexpr int kFewTiles = 1;
-constexpr int kManyTiles = 8;
 constexpr int kFewRows = 64;
 
 // f(format) for the formats of quantised experts.
@@ -111,26 +111,47 @@ __global__ void __launch_bounds__(kBlock, 2) FewDownKernel(MoeRows a) {
       [&](const ExpertItem& item, int row, const float* y) { StoreOut(a, item, row, y[0]); });
 }
 
-// A warp per group of 128 hidden channels of an item becomes what w2 takes, in place.
-__global__ void __launch_bounds__(kBlock) PackHiddenKernel(MoeRows a) {
+// A warp per group of 128 hidden channels of an item becomes what w2 takes, in place; with
+// `ordered`, what MultiplyWide takes.
+__global__ void __launch_bounds__(kBlock) PackHiddenKernel(MoeRows a, bool ordered) {
   const auto i = static_cast<int>(blockIdx.y);
   if (i >= a.begin[a.num_experts + 1]) return;
   const int group = (static_cast<int>(blockIdx.x) * kWarps + WarpIndex()) * 128;
   if (group >= a.max_width) return;
-  uint16_t* hidden = a.packed_hidden + int64_t{a.items[i].slot} * a.max_width + group;
+  const int slot = a.items[i].slot;
+  uint16_t* hidden = a.packed_hidden + int64_t{slot} * a.max_width + group;
   float values[4];
 #pragma unroll
   for (int k = 0; k < 4; ++k) values[k] = FromBf16(hidden[4 * Lane() + k]);
   __syncwarp();
   PackGroup(values, /*quantise=*/true, hidden);
+  if (!ordered) return;
+  const int place = slot % (a.chosen + 1);
+  const int expert =
+      place == a.chosen ? a.num_experts : a.ids[slot / (a.chosen + 1) * a.chosen + place];
+  __syncwarp();
+  OrderStep(hidden, a.experts[expert].w2.dtype);
+}
+
+// A warp per step of an input: copies of it in the orders of both formats of w1.
+__global__ void __launch_bounds__(kBlock) OrderInputsKernel(MoeRows a, int64_t steps) {
+  const int64_t i = int64_t{blockIdx.x} * kWarps + WarpIndex();
+  if (i >= steps) return;
+  uint16_t* const first = a.packed + i * kStep;
+  uint16_t* const second = first + int64_t{a.n} * a.dim;
+  reinterpret_cast<uint2*>(second)[Lane()] = reinterpret_cast<const uint2*>(first)[Lane()];
+  __syncwarp();
+  OrderStep(first, DType::kI8);
+  OrderStep(second, DType::kF8E4M3);
 }
 
 // f(tiles) for the least number of input tiles that items fill and a kernel was made for.
-template <typename F>
+template <int kTiles, typename F>
 __device__ __forceinline__ void WithTiles(int count, const F& f) {
-  if (count <= 2 * kTileInputs) return f(std::integral_constant<int, 2>());
-  if (count <= 4 * kTileInputs) return f(std::integral_constant<int, 4>());
-  return f(std::integral_constant<int, kManyTiles>());
+  if constexpr (kTiles > 4) {
+    if (count <= kTiles / 2 * kTileInputs) return f(std::integral_constant<int, kTiles / 2>());
+  }
+  return f(std::integral_constant<int, kTiles>());
 }
 
 // f(t, i, item, row) for all sums of a lane that are of an item and a row.
@@ -150,44 +171,79 @@ __device__ __forceinline__ void ForLaneSums(const MoeRows& a, const ExpertTile& 
   }
 }
 
-__global__ void __launch_bounds__(kBlock) ManyGateUpKernel(MoeRows a) {
-  auto* const stages = SharedMemory<uint4>();
+// Shared memory of a block: stages, and the rows of its items.
+template <int kTiles>
+struct ManyMemory {
+  static constexpr size_t kBytes =
+      WideStages<kTiles>::kBytes + WideStages<kTiles>::kInputs * sizeof(uint16_t*);
+  uint4* stages;
+  const uint16_t** rows;
+  // row_of(i) is the input of item i of the tile.
+  template <typename RowOf>
+  __device__ ManyMemory(const ExpertTile& tile, const RowOf& row_of)
+      : stages(SharedMemory<uint4>()),
+        rows(reinterpret_cast<const uint16_t**>(stages + WideStages<kTiles>::kBytes / 16)) {
+    for (int i = static_cast<int>(threadIdx.x); i < WideStages<kTiles>::kInputs; i += kBlock) {
+      rows[i] = i < tile.count ? row_of(i) : nullptr;
+    }
+  }
+};
+
+// Rows of a block: one group of warps has them of w1, the other of w3.
+constexpr int kGateRows = kGroupWarps * kTileRows;
+static_assert(kWarps == 2 * kGroupWarps);
+
+template <int kTiles>
+__global__ void __launch_bounds__(kBlock, kTiles > 8 ? 1 : 2) ManyGateUpKernel(MoeRows a) {
   if (static_cast<int>(blockIdx.y) >= *a.num_tiles) return;
   const ExpertTile tile = a.tiles[blockIdx.y];
   const ExpertWeights& e = a.experts[tile.expert];
-  const int block_row = static_cast<int>(blockIdx.x) * kWarps * kTileRows;
+  const int block_row = static_cast<int>(blockIdx.x) * kGateRows;
   if (block_row >= e.w1.rows) return;
-  const int first_row = block_row + WarpIndex() * kTileRows;
-  const auto row_of = [&](int i) {
-    return i < tile.count ? a.packed + int64_t{a.items[tile.first + i].row} * a.dim : nullptr;
-  };
+  const int first_row = block_row + WarpIndex() % kGroupWarps * kTileRows;
+  const bool is_gate = WarpIndex() < kGroupWarps;
+  const uint16_t* const packed =
+      e.w1.dtype == DType::kI8 ? a.packed : a.packed + int64_t{a.n} * a.dim;
+  const ManyMemory<kTiles> memory(
+      tile, [&](int i) { return packed + int64_t{a.items[tile.first + i].row} * a.dim; });
   WithFormat(e.w1.dtype, [&](auto format) {
-    WithTiles(tile.count, [&](auto tiles) {
-      float gate[tiles.value][4];
-      float up[tiles.value][4];
-      MultiplyAll<format.value, tiles.value>(e.w1, first_row, row_of, stages, gate);
-      MultiplyAll<format.value, tiles.value>(e.w3, first_row, row_of, stages, up);
+    WithTiles<kTiles>(tile.count, [&](auto tiles) {
+      float sums[tiles.value][4];
+      MultiplyWide<format.value, tiles.value>(is_gate ? e.w1 : e.w3, first_row, memory.rows,
+                                              memory.stages, sums);
+      // Sums of w3 go to the warp that has the same rows of w1.
+      __syncthreads();
+      auto* const ups = reinterpret_cast<float*>(memory.stages) +
+                        WarpIndex() % kGroupWarps * tiles.value * 4 * kWarp + Lane();
+      if (!is_gate) {
+#pragma unroll
+        for (int t = 0; t < tiles.value; ++t) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) ups[(t * 4 + i) * kWarp] = sums[t][i];
+        }
+      }
+      __syncthreads();
+      if (!is_gate) return;
       ForLaneSums<tiles.value>(a, tile, first_row, e.w1.rows,
                                [&](int t, int i, const ExpertItem& item, int row) {
-                                 StoreHidden(a, item, row, gate[t][i], up[t][i]);
+                                 StoreHidden(a, item, row, sums[t][i], ups[(t * 4 + i) * kWarp]);
                                });
     });
   });
 }
 
-__global__ void __launch_bounds__(kBlock) ManyDownKernel(MoeRows a) {
-  auto* const stages = SharedMemory<uint4>();
+template <int kTiles>
+__global__ void __launch_bounds__(kBlock, kTiles > 8 ? 1 : 2) ManyDownKernel(MoeRows a) {
   if (static_cast<int>(blockIdx.y) >= *a.num_tiles) return;
   const ExpertTile tile = a.tiles[blockIdx.y];
   const WeightView& w2 = a.experts[tile.expert].w2;
   const int first_row = (static_cast<int>(blockIdx.x) * kWarps + WarpIndex()) * kTileRows;
-  const auto row_of = [&](int i) {
-    return i < tile.count ? HiddenOf(a, a.items[tile.first + i]) : nullptr;
-  };
+  const ManyMemory<kTiles> memory(tile,
+                                  [&](int i) { return HiddenOf(a, a.items[tile.first + i]); });
   WithFormat(w2.dtype, [&](auto format) {
-    WithTiles(tile.count, [&](auto tiles) {
+    WithTiles<kTiles>(tile.count, [&](auto tiles) {
       float y[tiles.value][4];
-      MultiplyAll<format.value, tiles.value>(w2, first_row, row_of, stages, y);
+      MultiplyWide<format.value, tiles.value>(w2, first_row, memory.rows, memory.stages, y);
       ForLaneSums<tiles.value>(
           a, tile, first_row, w2.rows,
           [&](int t, int i, const ExpertItem& item, int row) { StoreOut(a, item, row, y[t][i]); });
@@ -209,10 +265,10 @@ struct FewLaunch {
   }
 };
 
-Status PackHidden(const MoeRows& rows, cudaStream_t stream) {
+Status PackHidden(const MoeRows& rows, bool ordered, cudaStream_t stream) {
   const auto items = static_cast<unsigned>(rows.n * (rows.chosen + 1));
   Launch(PackHiddenKernel, dim3(Blocks(rows.max_width, 128 * kWarps), items), kBlock, 0, stream,
-         rows);
+         rows, ordered);
   return LaunchStatus("moe: hidden");
 }
 
@@ -221,37 +277,53 @@ Status MultiplyFew(const MoeRows& rows, unsigned tiles, cudaStream_t stream) {
   FATHOM_RETURN_IF_ERROR(AllowSharedMemory(FewGateUpKernel, up.bytes));
   Launch(FewGateUpKernel, dim3(up.blocks, tiles), kBlock, up.bytes, stream, rows);
   FATHOM_RETURN_IF_ERROR(LaunchStatus("moe: gate and up"));
-  FATHOM_RETURN_IF_ERROR(PackHidden(rows, stream));
+  FATHOM_RETURN_IF_ERROR(PackHidden(rows, /*ordered=*/false, stream));
   const FewLaunch down(rows.dim, rows.max_width, 1);
   FATHOM_RETURN_IF_ERROR(AllowSharedMemory(FewDownKernel, down.bytes));
   Launch(FewDownKernel, dim3(down.blocks, tiles), kBlock, down.bytes, stream, rows);
   return LaunchStatus("moe: down");
 }
 
+template <int kTiles>
 Status MultiplyMany(const MoeRows& rows, unsigned tiles, cudaStream_t stream) {
-  constexpr int kBytes = InputStages<kManyTiles>::kBytes;
-  FATHOM_RETURN_IF_ERROR(AllowSharedMemory(ManyGateUpKernel, kBytes));
-  Launch(ManyGateUpKernel, dim3(Blocks(rows.max_width, kWarps * kTileRows), tiles), kBlock, kBytes,
+  const int64_t steps = int64_t{rows.n} * (rows.dim / kStep);
+  Launch(OrderInputsKernel, Blocks(steps, kWarps), kBlock, 0, stream, rows, steps);
+  FATHOM_RETURN_IF_ERROR(LaunchStatus("moe: order of inputs"));
+  constexpr size_t kBytes = ManyMemory<kTiles>::kBytes;
+  FATHOM_RETURN_IF_ERROR(AllowSharedMemory(ManyGateUpKernel<kTiles>, kBytes));
+  Launch(ManyGateUpKernel<kTiles>, dim3(Blocks(rows.max_width, kGateRows), tiles), kBlock, kBytes,
          stream, rows);
   FATHOM_RETURN_IF_ERROR(LaunchStatus("moe: gate and up"));
-  FATHOM_RETURN_IF_ERROR(PackHidden(rows, stream));
-  FATHOM_RETURN_IF_ERROR(AllowSharedMemory(ManyDownKernel, kBytes));
-  Launch(ManyDownKernel, dim3(Blocks(rows.dim, kWarps * kTileRows), tiles), kBlock, kBytes, stream,
-         rows);
+  FATHOM_RETURN_IF_ERROR(PackHidden(rows, /*ordered=*/true, stream));
+  FATHOM_RETURN_IF_ERROR(AllowSharedMemory(ManyDownKernel<kTiles>, kBytes));
+  Launch(ManyDownKernel<kTiles>, dim3(Blocks(rows.dim, kWarps * kTileRows), tiles), kBlock, kBytes,
+         stream, rows);
   return LaunchStatus("moe: down");
 }
 
 }  // namespace
 
-int ExpertTileInputs(int n) { return (n <= kFewRows ? kFewTiles : kManyTiles) * kTileInputs; }
+int ExpertTileInputs(int n, int chosen, int num_experts) {
+  if (n <= kFewRows) return kFewTiles * kTileInputs;
+  const int per_expert = n * chosen / num_experts;
+  return per_expert > 48 ? 128 : per_expert > 24 ? 64 : 32;
+}
 
 Status MultiplyExpertTiles(const MoeRows& rows, cudaStream_t stream) {
   // An expert has a tile that is not full at most.
   const int items = rows.n * (rows.chosen + 1);
   const auto tiles =
       static_cast<unsigned>(std::min(items, rows.num_experts + 1 + items / rows.tile_inputs));
-  return rows.tile_inputs == kFewTiles * kTileInputs ? MultiplyFew(rows, tiles, stream)
-                                                     : MultiplyMany(rows, tiles, stream);
+  switch (rows.tile_inputs / kTileInputs) {
+    case 16:
+      return MultiplyMany<16>(rows, tiles, stream);
+    case 8:
+      return MultiplyMany<8>(rows, tiles, stream);
+    case 4:
+      return MultiplyMany<4>(rows, tiles, stream);
+    default:
+      return MultiplyFew(rows, tiles, stream);
+  }
 }
 
 }  // namespace fathom::cuda

@@ -36,8 +36,14 @@ __device__ inline void SumAndNorm(const float* copies, const float* pre, int num
   double squares = 0.0;
 #pragma unroll 4
   for (int64_t d = threadIdx.x; d < width; d += kNormThreads) {
+    float of[kMaxHcMult];  // on their way together
+#pragma unroll
+    for (int c = 0; c < kMaxHcMult; ++c) of[c] = c < num_copies ? copies[c * width + d] : 0.0f;
     float y = 0.0f;
-    for (int c = 0; c < num_copies; ++c) y += pre[c] * copies[c * width + d];
+#pragma unroll
+    for (int c = 0; c < kMaxHcMult; ++c) {
+      if (c < num_copies) y += pre[c] * of[c];
+    }
     y = RoundBf16(y);
     x[d] = y;
     squares += static_cast<double>(y) * static_cast<double>(y);

@@ -58,6 +58,39 @@ __device__ void Sinkhorn(float* comb, int hc, int iterations, float eps) {
   }
 }
 
+// The same with an element per lane, of kCopies * kCopies of them: lane e % that has comb[e]. The
+// sums are those of Sinkhorn.
+template <int kCopies>
+__device__ float SinkhornLanes(float logit, int iterations, float eps) {
+  constexpr int kSize = kCopies * kCopies;
+  static_assert(kWarp % kSize == 0);
+  const int e = Lane() % kSize;
+  const auto sum_of = [](float value, int first, int stride) {
+    float of[kCopies];
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) of[i] = __shfl_sync(kAllLanes, value, first + i * stride);
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) sum += of[i];
+    return sum;
+  };
+  const auto row_sum = [&](float value) { return sum_of(value, e / kCopies * kCopies, 1); };
+  const auto column_sum = [&](float value) { return sum_of(value, e % kCopies, kCopies); };
+  float max = logit;
+#pragma unroll
+  for (int i = 0; i < kCopies; ++i) {
+    max = fmaxf(max, __shfl_sync(kAllLanes, logit, e / kCopies * kCopies + i));
+  }
+  float value = expf(logit - max);
+  value = value / row_sum(value) + eps;
+  value = value / (column_sum(value) + eps);
+  for (int i = 1; i < iterations; ++i) {
+    value = value / (row_sum(value) + eps);
+    value = value / (column_sum(value) + eps);
+  }
+  return value;
+}
+
 // Views of the args, as the device sees them, of some rows of the step.
 struct HcPreNormRows {
   const float* hc;
@@ -97,6 +130,14 @@ __global__ void __launch_bounds__(kNormThreads) HcPreNormKernel(HcPreNormRows a)
   }
   if (WarpIndex() != 0) return;
   if (thread < hc) a.post[row * hc + thread] = 2.0f * Sigmoid(mix(hc + thread, 1));
+  constexpr int kUsualCopies = 4;
+  if (hc == kUsualCopies) {
+    constexpr int kSize = kUsualCopies * kUsualCopies;
+    const float value =
+        SinkhornLanes<kUsualCopies>(mix(2 * hc + thread % kSize, 2), a.sinkhorn_iters, a.hc_eps);
+    if (thread < kSize) a.comb[row * kSize + thread] = value;
+    return;
+  }
   for (int e = thread; e < hc * hc; e += kWarp) comb[e] = mix(2 * hc + e, 2);
   __syncwarp();
   Sinkhorn(comb, hc, a.sinkhorn_iters, a.hc_eps);

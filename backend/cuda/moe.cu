@@ -255,7 +255,7 @@ Status CudaBackend::DoMoe(const MoeArgs& args) {
                                 scratch.expert_items,
                                 scratch.hidden,
                                 scratch.expert_out,
-                                tiles ? cuda::ExpertTileInputs(count) : 0,
+                                tiles ? cuda::ExpertTileInputs(count, chosen, num_experts) : 0,
                                 scratch.expert_tiles,
                                 scratch.num_expert_tiles,
                                 scratch.packed,

@@ -29,7 +29,7 @@ struct MoeRows {
   int tile_inputs;    // most items of a tile
   ExpertTile* tiles;  // [num_tiles]
   int32_t* num_tiles;
-  const uint16_t* packed;   // [n, dim], inputs of w1 and w3
+  uint16_t* packed;         // [2, n, dim], inputs of w1 and w3; the second half is for many items
   uint16_t* packed_hidden;  // by slot, inputs of w2; where `hidden` is
   DeviceReport* report;
   int first_row;  // of the step, for the report
@@ -37,7 +37,7 @@ struct MoeRows {
 
 // Items of a tile at most, for a step of n rows; what is computed for an item does not depend on
 // it.
-int ExpertTileInputs(int n);
+int ExpertTileInputs(int n, int chosen, int num_experts);
 
 // The products of quantised experts that all have tiles (tile_products.h), on the matrix unit.
 // Items are grouped and inputs packed already.

@@ -43,15 +43,18 @@ __device__ double Product(float w, float x) {
   return static_cast<double>(w) * static_cast<double>(x);
 }
 
-// gate[expert] . x of kRows rows in double, the warp's work: which expert is better must not hang
-// on the order of a sum.
+// Warps that share an expert's columns.
+constexpr int kLogitWarps = 4;
+
+// The warp's part of gate[expert] . x of kRows rows, in double: which expert is better must not
+// hang on the order of a sum.
 template <DType kType, int kRows>
 __device__ void RouterLogits(const WeightView& gate, int expert, const float* const* x,
                              double* sums) {
   const WeightRow<kType> weights(gate, expert);
   const int whole = gate.cols / 4 * 4;
 #pragma unroll 8
-  for (int k = 4 * Lane(); k < whole; k += 4 * kWarp) {
+  for (int k = 4 * static_cast<int>(threadIdx.x); k < whole; k += 4 * kLogitWarps * kWarp) {
     const Four w = weights.Load(k);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -60,7 +63,7 @@ __device__ void RouterLogits(const WeightView& gate, int expert, const float* co
       for (int i = 0; i < 4; ++i) sums[r] += Product<kType>(w.v[i], v.v[i]);
     }
   }
-  for (int k = whole + Lane(); k < gate.cols; k += kWarp) {
+  for (int k = whole + static_cast<int>(threadIdx.x); k < gate.cols; k += kLogitWarps * kWarp) {
     const float w = weights.LoadOne(k);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) sums[r] += Product<kType>(w, x[r][k]);
@@ -69,13 +72,11 @@ __device__ void RouterLogits(const WeightView& gate, int expert, const float* co
   for (int r = 0; r < kRows; ++r) sums[r] = WarpSum(sums[r]);
 }
 
-constexpr int kLogitWarps = 2;
-
-// A warp per expert and kRows rows; small blocks, for more multiprocessors.
+// A block per expert and kRows rows.
 template <int kRows>
 __global__ void __launch_bounds__(kLogitWarps* kWarp) LogitsKernel(RouteRows a) {
-  const int expert = static_cast<int>(blockIdx.x) * kLogitWarps + WarpIndex();
-  if (expert >= a.gate.rows) return;
+  __shared__ double parts[kRows][kLogitWarps];
+  const auto expert = static_cast<int>(blockIdx.x);
   const int64_t first = int64_t{blockIdx.y} * kRows;
   const float* x[kRows];
   double sums[kRows];
@@ -91,10 +92,14 @@ __global__ void __launch_bounds__(kLogitWarps* kWarp) LogitsKernel(RouteRows a) 
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    if (Lane() == r && first + r < a.n) {
-      a.logits[(first + r) * a.gate.rows + expert] = static_cast<float>(sums[r]);
-    }
+    if (Lane() == 0) parts[r][WarpIndex()] = sums[r];
   }
+  __syncthreads();
+  const auto row = static_cast<int>(threadIdx.x);
+  if (row >= kRows || first + row >= a.n) return;
+  double sum = parts[row][0];
+  for (int w = 1; w < kLogitWarps; ++w) sum += parts[row][w];
+  a.logits[(first + row) * a.gate.rows + expert] = static_cast<float>(sum);
 }
 
 __device__ void SoftmaxInPlace(float* p, int size) {
@@ -228,7 +233,7 @@ Status CudaBackend::DoRoute(const RouteArgs& args) {
                                   count,
                                   state.scratch.router_logits};
     constexpr int kRowsOfMany = 4;
-    const unsigned blocks = cuda::Blocks(experts, cuda::kLogitWarps);
+    const auto blocks = static_cast<unsigned>(experts);
     constexpr unsigned kThreads = cuda::kLogitWarps * cuda::kWarp;
     if (count < 4 * kRowsOfMany) {
       cuda::Launch(cuda::LogitsKernel<1>, dim3(blocks, static_cast<unsigned>(count)), kThreads, 0,

@@ -6,6 +6,7 @@
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/status.h"
 #include "backend/cuda/tiles.cuh"
+#include "backend/cuda/wide.cuh"
 
 namespace fathom::cuda {
 namespace {
@@ -80,22 +81,31 @@ __global__ void __launch_bounds__(kBlock, 2) FewInputsKernel(Jobs a) {
   }
 }
 
-// For many: a warp per 16 rows, the inputs of a block in shared memory.
+// A warp per step of an input: OrderStep.
+__global__ void __launch_bounds__(kBlock) OrderKernel(uint16_t* x, int64_t steps, DType type) {
+  const int64_t i = int64_t{blockIdx.x} * kWarps + WarpIndex();
+  if (i < steps) OrderStep(x + i * kStep, type);
+}
+
+// For many: a warp per 16 rows, the inputs of a block in shared memory, in the order of
+// OrderKernel.
 template <DType kType, int kTiles>
-__global__ void __launch_bounds__(kBlock, 2) ManyInputsKernel(Jobs a) {
+__global__ void __launch_bounds__(kBlock, kTiles > 8 ? 1 : 2) ManyInputsKernel(Jobs a) {
+  using Stages = WideStages<kTiles>;
   auto* const stages = SharedMemory<uint4>();
+  auto* const rows = reinterpret_cast<const uint16_t**>(stages + Stages::kBytes / 16);
   auto block = static_cast<int>(blockIdx.y);
   const Job& job = JobOf(a, &block);
   const int first_row = (block * kWarps + WarpIndex()) * kTileRows;
-  const int64_t first_input = int64_t{blockIdx.x} * kTiles * kTileInputs;
-  const int64_t left = a.x.n - first_input;
+  const int64_t first_input = int64_t{blockIdx.x} * Stages::kInputs;
   // Rows of a block are of one group: groups have whole blocks of them, or there is one.
   const int64_t column = int64_t{block * kWarps * kTileRows / job.rows_per_group} * job.weight.cols;
-  const uint16_t* x = a.x.data + first_input * a.x.cols + column;
+  for (int i = static_cast<int>(threadIdx.x); i < Stages::kInputs; i += kBlock) {
+    const int64_t input = first_input + i;
+    rows[i] = input < a.x.n ? a.x.data + input * a.x.cols + column : nullptr;
+  }
   float total[kTiles][4];
-  MultiplyAll<kType, kTiles>(
-      job.weight, first_row,
-      [&](int input) { return input < left ? x + input * a.x.cols : nullptr; }, stages, total);
+  MultiplyWide<kType, kTiles>(job.weight, first_row, rows, stages, total);
   const int g = Lane() / 4;
   const int q = Lane() % 4;
 #pragma unroll
@@ -132,14 +142,16 @@ Status LaunchFew(Jobs& jobs, cudaStream_t stream) {
 template <DType kType, int kTiles>
 Status LaunchMany(Jobs& jobs, cudaStream_t stream) {
   const unsigned blocks = SetBlocks(jobs, kWarps * kTileRows);
-  constexpr int kBytes = InputStages<kTiles>::kBytes;
+  const int64_t steps = jobs.x.n * (jobs.x.cols / kStep);
+  Launch(OrderKernel, Blocks(steps, kWarps), kBlock, 0, stream, jobs.x.data, steps, kType);
+  FATHOM_RETURN_IF_ERROR(LaunchStatus("order of inputs"));
+  constexpr size_t kBytes =
+      WideStages<kTiles>::kBytes + WideStages<kTiles>::kInputs * sizeof(uint16_t*);
   FATHOM_RETURN_IF_ERROR(AllowSharedMemory(ManyInputsKernel<kType, kTiles>, kBytes));
   Launch(ManyInputsKernel<kType, kTiles>, dim3(Blocks(jobs.x.n, kTiles * kTileInputs), blocks),
          kBlock, kBytes, stream, jobs);
   return LaunchStatus("product");
 }
-
-constexpr int kManyTiles = 8;
 
 // Blocks that keep most of the GPU's multiprocessors busy.
 constexpr int64_t kEnoughBlocks = 96;
@@ -148,10 +160,15 @@ template <DType kType>
 Status MultiplyJobs(Jobs& jobs, bool groups_have_blocks, cudaStream_t stream) {
   const int64_t n = jobs.x.n;
   const int64_t rows = int64_t{jobs.job[0].weight.rows} + jobs.job[1].weight.rows;
-  const int64_t many_blocks = rows / (kWarps * kTileRows) * ((n + 63) / 64);
-  // Both ways have the same sums; only time differs.
-  const bool many = n > 128 || (n > 32 && many_blocks >= kEnoughBlocks);
-  if (many && groups_have_blocks) return LaunchMany<kType, kManyTiles>(jobs, stream);
+  const auto blocks_of = [&](int64_t inputs) {
+    return rows / (kWarps * kTileRows) * ((n + inputs - 1) / inputs);
+  };
+  // All ways have the same sums; only time differs.
+  const bool many = n > 128 || (n > 32 && blocks_of(64) >= kEnoughBlocks);
+  if (many && groups_have_blocks) {
+    return n > 64 && blocks_of(128) >= kEnoughBlocks ? LaunchMany<kType, 16>(jobs, stream)
+                                                     : LaunchMany<kType, 8>(jobs, stream);
+  }
   return n <= kTileInputs ? LaunchFew<kType, 1>(jobs, stream) : LaunchFew<kType, 2>(jobs, stream);
 }
 

@@ -13,7 +13,7 @@ namespace fathom::cuda {
 // Inputs as the kernels take them: bf16, in the order of fragments.cuh within eight columns, rows
 // one behind the other.
 struct PackedRows {
-  const uint16_t* data = nullptr;
+  uint16_t* data = nullptr;  // MultiplyTiles may leave them in another order
   int64_t n = 0;
   int64_t cols = 0;  // of a row; a multiple of 128
 };
