@@ -13,8 +13,8 @@ Status Backend::Fits(const char* what, int64_t value, int64_t limit) {
 
 Status Backend::CheckLimits(const BackendLimits& l) const {
   if (l.max_rows >= 1 && l.max_cols >= 1 && l.max_experts >= 0 && l.max_experts_per_token >= 0 &&
-      l.max_expert_width >= 0 && l.num_expert_layers >= 0 && l.max_heads >= 0 &&
-      l.max_head_dim >= 0 && l.max_positions >= 0 &&
+      l.max_expert_width >= 0 && l.num_expert_layers >= 0 && l.host_experts_per_layer >= 0 &&
+      l.host_expert_bytes >= 0 && l.max_heads >= 0 && l.max_head_dim >= 0 && l.max_positions >= 0 &&
       l.max_positions <= std::numeric_limits<int32_t>::max()) {
     return OkStatus();
   }

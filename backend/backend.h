@@ -43,6 +43,10 @@ struct BackendLimits {
   int max_experts_per_token = 0;
   int max_expert_width = 0;
   int num_expert_layers = 0;  // of AddExperts
+  // Routed experts in memory of the host (backend/pinned_memory.h), of a layer where all have as
+  // many, rounded up; and what each takes there, arrays at multiples of DeviceMemory::kAlignment.
+  int host_experts_per_layer = 0;
+  int64_t host_expert_bytes = 0;
   int max_heads = 0;          // of attention and indexer
   int max_head_dim = 0;       // of attention and indexer
   int64_t max_positions = 0;  // longest sequence
@@ -89,10 +93,20 @@ class Backend {
   }
   // Told once of every layer's experts, in the order of layers, after Prepare and before the first
   // operation. The span and what it holds stay as they are until the next Prepare or the backend's
-  // end, so a backend may keep what it needs of them where it computes. Moe takes others as well.
+  // end, as do the matrices, so a backend may keep what it needs of them where it computes. Moe
+  // takes others as well.
   virtual Status AddExperts(std::span<const ExpertWeights> routed, const ExpertWeights& shared) {
     static_cast<void>(routed);
     static_cast<void>(shared);
+    return OkStatus();
+  }
+  // The next Moe will be of these experts, of so many rows: a backend may begin to bring nearer
+  // what lies far. Changes no result; a Moe of others, or of other rows, is right as well.
+  virtual Status PrefetchExperts(std::span<const ExpertWeights> routed, int64_t rows,
+                                 int experts_per_token) {
+    static_cast<void>(routed);
+    static_cast<void>(rows);
+    static_cast<void>(experts_per_token);
     return OkStatus();
   }
 

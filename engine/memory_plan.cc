@@ -50,30 +50,48 @@ BackendBuffers BackendBuffersFor(std::string_view backend, const BackendLimits& 
 
 MemoryPlan LayOutMemory(const ModelConfig& config, const MemoryDemand& demand,
                         const MemoryBudget& budget) {
-  const BackendBuffers own = BackendBuffersFor(
-      demand.backend, BackendLimitsFor(config, demand.max_rows, demand.max_positions));
+  std::vector<int64_t> model_buffers = Model::DeviceBuffers(config, demand.max_rows);
+  if (demand.counts_experts) {
+    model_buffers.push_back(int64_t{config.num_layers} * demand.max_rows *
+                            config.num_experts_per_token * int64_t{sizeof(int32_t)});
+  }
   MemoryPlan plan;
   plan.weights = WeightSizesOf(config);
-  std::vector<int64_t> buffers = Model::DeviceBuffers(config, demand.max_rows);
-  buffers.insert(buffers.end(), own.bytes.begin(), own.bytes.end());
-  if (demand.counts_experts) {
-    buffers.push_back(int64_t{config.num_layers} * demand.max_rows * config.num_experts_per_token *
-                      int64_t{sizeof(int32_t)});
-  }
-  for (const int64_t bytes : buffers) plan.step_bytes += RoundUp(bytes, own.granularity);
+  int64_t granularity = 1;
+  const auto set_step_bytes = [&](const BackendLimits& limits) {
+    const BackendBuffers own = BackendBuffersFor(demand.backend, limits);
+    granularity = own.granularity;
+    plan.step_bytes = 0;
+    for (const int64_t bytes : model_buffers) plan.step_bytes += RoundUp(bytes, granularity);
+    for (const int64_t bytes : own.bytes) plan.step_bytes += RoundUp(bytes, granularity);
+  };
 
   const int64_t expert = plan.weights.expert_bytes;
   if (demand.offload.bytes) {
     plan.num_host_experts = expert == 0 ? 0
                                         : std::clamp<int64_t>(*demand.offload.bytes / expert, 0,
                                                               plan.weights.num_experts);
-  } else if (budget.has_pinned_memory) {
-    plan.num_host_experts =
-        ExpertsWithoutRoom(plan, demand.cache_bytes, own.granularity, budget.usable_bytes);
+    set_step_bytes(
+        BackendLimitsFor(config, demand.max_rows, demand.max_positions, plan.num_host_experts));
+  } else {
+    // The backend may take room on the device for experts that come from the host, as many as a
+    // layer has there: the more are outside, the fewer have room. The least number of a layer that
+    // is enough; with one less, more would have to leave than all layers give. So it is what
+    // BackendLimitsFor makes of num_host_experts.
+    BackendLimits limits = BackendLimitsFor(config, demand.max_rows, demand.max_positions);
+    limits.host_expert_bytes = expert;
+    for (;; ++limits.host_experts_per_layer) {
+      set_step_bytes(limits);
+      if (!budget.has_pinned_memory) break;
+      plan.num_host_experts =
+          ExpertsWithoutRoom(plan, demand.cache_bytes, granularity, budget.usable_bytes);
+      if (plan.num_host_experts <= int64_t{limits.host_experts_per_layer} * config.num_layers) {
+        break;
+      }
+    }
   }
   plan.host_weight_bytes = plan.num_host_experts * expert;
-  plan.device_weight_bytes =
-      RoundUp(plan.weights.total() - plan.host_weight_bytes, own.granularity);
+  plan.device_weight_bytes = RoundUp(plan.weights.total() - plan.host_weight_bytes, granularity);
   plan.cache_bytes = budget.usable_bytes - plan.device_weight_bytes - plan.step_bytes;
   return plan;
 }

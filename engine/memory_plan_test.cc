@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/mapped_file.h"
+#include "model/model.h"
 
 namespace fathom {
 namespace {
@@ -54,7 +55,8 @@ TEST(MemoryPlan, AutomaticPlacementNeverExceedsAndLeavesNoExpertOutsideThatHasRo
     const auto pick = [&](int64_t most) {
       return static_cast<int64_t>(random() % static_cast<uint64_t>(most));
     };
-    const MemoryDemand demand = Demand(pick(whole / 4));
+    MemoryDemand demand = Demand(pick(whole / 4));
+    if (round % 3 == 0) demand.max_rows = 4096;  // experts of the host are brought to the device
     const MemoryBudget budget = Budget(pick(2 * whole));
     const Result<MemoryPlan> plan = PlanMemory(config, demand, budget);
     const MemoryPlan out = LayOutMemory(config, demand, budget);
@@ -69,8 +71,8 @@ TEST(MemoryPlan, AutomaticPlacementNeverExceedsAndLeavesNoExpertOutsideThatHasRo
     EXPECT_LE(OnDevice(*plan) + demand.cache_bytes, budget.usable_bytes);
     EXPECT_GE(plan->cache_bytes, demand.cache_bytes);
     if (plan->num_host_experts > 0) {
-      // With one expert more, but for the rounding of the buffer, the cache would not fit.
-      EXPECT_LT(plan->cache_bytes - plan->weights.expert_bytes - (int64_t{4} << 20),
+      // With one expert more, but for the rounding of weights and scratch, the cache would not fit.
+      EXPECT_LT(plan->cache_bytes - plan->weights.expert_bytes - (int64_t{6} << 20),
                 demand.cache_bytes);
     }
     // The same again; and with more memory never more outside.
@@ -80,6 +82,40 @@ TEST(MemoryPlan, AutomaticPlacementNeverExceedsAndLeavesNoExpertOutsideThatHasRo
     MemoryDemand larger = demand;
     larger.cache_bytes += pick(whole);
     EXPECT_GE(LayOutMemory(config, larger, budget).num_host_experts, plan->num_host_experts);
+  }
+}
+
+// The backend's own buffers for experts that come from the host are in the plan, whether it chose
+// their number or was given it.
+TEST(MemoryPlan, LongStepsLeaveRoomForTheHostsExpertsOfALayer) {
+  const ModelConfig flash = Preset("flash");
+  const auto own = [&](const MemoryDemand& demand, int64_t num_host_experts) {
+    const BackendBuffers buffers = BackendBuffersFor(
+        "cuda", BackendLimitsFor(flash, demand.max_rows, demand.max_positions, num_host_experts));
+    int64_t sum = 0;
+    for (const int64_t bytes : buffers.bytes) {
+      sum += (bytes + buffers.granularity - 1) / buffers.granularity * buffers.granularity;
+    }
+    return sum;
+  };
+  for (const int rows : {512, 4096}) {
+    MemoryDemand demand = Demand(kGiB);
+    demand.max_rows = rows;
+    const MemoryPlan none = LayOutMemory(flash, demand, Budget(400 * kGiB));
+    ASSERT_EQ(none.num_host_experts, 0);
+    const MemoryPlan plan = LayOutMemory(flash, demand, Budget(120 * kGiB));
+    ASSERT_GT(plan.num_host_experts, 0);
+    EXPECT_EQ(plan.step_bytes - none.step_bytes,
+              own(demand, plan.num_host_experts) - own(demand, 0));
+    const int64_t per_layer = (plan.num_host_experts + flash.num_layers - 1) / flash.num_layers;
+    const int64_t staged = rows == 512 ? 0 : per_layer * plan.weights.expert_bytes;
+    EXPECT_GE(plan.step_bytes - none.step_bytes, staged);
+    // And a table of all experts.
+    EXPECT_LE(plan.step_bytes - none.step_bytes, staged == 0 ? 0 : staged + (int64_t{4} << 20));
+    demand.offload = {true, plan.host_weight_bytes};
+    const MemoryPlan asked = LayOutMemory(flash, demand, Budget(120 * kGiB));
+    EXPECT_EQ(asked.num_host_experts, plan.num_host_experts);
+    EXPECT_EQ(asked.step_bytes, plan.step_bytes);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "backend/pinned_memory.h"
 #include "model/rope.h"
+#include "model/weight_sizes.h"
 
 namespace fathom {
 namespace {
@@ -62,7 +63,8 @@ class HostView {
 
 }  // namespace
 
-BackendLimits BackendLimitsFor(const ModelConfig& c, int max_rows, int64_t max_positions) {
+BackendLimits BackendLimitsFor(const ModelConfig& c, int max_rows, int64_t max_positions,
+                               int64_t num_host_experts) {
   BackendLimits limits;
   limits.max_rows = max_rows;
   limits.max_cols = std::max({c.hidden_size, c.q_lora_rank, c.o_groups * c.o_lora_rank,
@@ -72,6 +74,11 @@ BackendLimits BackendLimitsFor(const ModelConfig& c, int max_rows, int64_t max_p
   limits.max_experts_per_token = c.num_experts_per_token;
   limits.max_expert_width = c.moe_intermediate_size * std::max(1, c.num_shared_experts);
   limits.num_expert_layers = c.num_layers;
+  if (num_host_experts > 0) {
+    limits.host_experts_per_layer =
+        static_cast<int>((num_host_experts + c.num_layers - 1) / c.num_layers);
+    limits.host_expert_bytes = WeightSizesOf(c).expert_bytes;
+  }
   limits.max_heads = std::max(c.num_heads, c.index_num_heads);
   limits.max_head_dim = std::max(c.head_dim, c.index_head_dim);
   limits.max_positions = max_positions;
@@ -96,7 +103,8 @@ Result<std::unique_ptr<Model>> Model::Create(const Checkpoint& checkpoint, Backe
         upload.writer == nullptr ? static_cast<WeightWriter&>(copying) : *upload.writer,
         upload.progress));
   }
-  FATHOM_RETURN_IF_ERROR(backend.Prepare(BackendLimitsFor(config, max_rows, max_positions)));
+  FATHOM_RETURN_IF_ERROR(backend.Prepare(
+      BackendLimitsFor(config, max_rows, max_positions, upload.placement.num_on_host())));
   for (const LayerWeights& layer : model->weights_->layers) {
     const AttentionWeights& a = layer.attn;
     const ExpertWeights& shared = layer.ffn.shared;
@@ -434,6 +442,8 @@ Status Model::HcPost(TensorView<float> hc) {
 }
 
 Status Model::Block(int layer, TensorView<float> hc, ForwardObserver* observer) {
+  FATHOM_RETURN_IF_ERROR(
+      backend_.PrefetchExperts(Layer(layer).ffn.routed, rows(), config_.num_experts_per_token));
   FATHOM_RETURN_IF_ERROR(BeforeAttention(layer, hc, observer));
   FATHOM_RETURN_IF_ERROR(Attend(layer, observer));
   return AfterAttention(layer, hc, observer);

@@ -47,7 +47,9 @@ struct WeightUpload {
 };
 
 // What a backend has to be prepared for to run steps of up to `max_rows` tokens of such a model.
-BackendLimits BackendLimitsFor(const ModelConfig& config, int max_rows, int64_t max_positions);
+// `num_host_experts` of it lie in memory of the host.
+BackendLimits BackendLimitsFor(const ModelConfig& config, int max_rows, int64_t max_positions,
+                               int64_t num_host_experts = 0);
 
 class Model {
  public:

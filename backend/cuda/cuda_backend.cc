@@ -46,11 +46,13 @@ CudaBackend::State::State(Numerics numerics_in, const CudaOptions& options_in,
       memory(options_in.device, stream_in),
       pinned(options_in.device),
       operands("host operands", stream_in),
-      plans("step plan", stream_in) {}
+      plans("step plan", stream_in),
+      staging(stream_in) {}
 
 CudaBackend::State::~State() {
   static_cast<void>(cudaSetDevice(options.device));
-  // Kernels may still use what is about to be freed.
+  // Kernels and copies may still use what is about to be freed.
+  static_cast<void>(staging.Wait());
   static_cast<void>(cudaStreamSynchronize(stream));
   static_cast<void>(cudaStreamDestroy(stream));
 }
@@ -150,12 +152,14 @@ Status CudaBackend::Prepare(const BackendLimits& l) {
   if (layout.overflow()) {
     return OutOfMemory("cuda backend: scratch memory of more bytes than there are addresses");
   }
+  FATHOM_RETURN_IF_ERROR(state.staging.Wait());
   state.scratch_memory = DeviceBuffer();
   state.quantiles = DeviceBuffer();
   FATHOM_ASSIGN_OR_RETURN(state.scratch_memory, state.memory.Allocate(layout.bytes()));
   cuda::LayOutScratch(l, state.options, state.scratch_memory.data(), state.scratch);
   state.report = state.scratch.report;
   state.experts.Reset(l, state.scratch);
+  if (state.scratch.staged_experts != nullptr) FATHOM_RETURN_IF_ERROR(state.staging.Create());
   FATHOM_CUDA(cudaMemsetAsync(state.report, 0, sizeof(cuda::DeviceReport), state.stream));
   state.limits = l;
   state.begun = nullptr;
@@ -177,13 +181,29 @@ Status CudaBackend::BeginStep(const StepPlan& plan) {
 Status CudaBackend::AddExperts(std::span<const ExpertWeights> routed, const ExpertWeights& shared) {
   State& state = *state_;
   FATHOM_RETURN_IF_ERROR(state.Enter());
-  return state.experts.Add(routed, shared, state.memory);
+  return state.experts.Add(routed, shared, state.memory, state.pinned);
+}
+
+Status CudaBackend::PrefetchExperts(std::span<const ExpertWeights> routed, int64_t rows,
+                                    int experts_per_token) {
+  State& state = *state_;
+  state.staging.Forget();
+  // What is recorded reads experts in place.
+  if (state.recorder.recording() ||
+      !cuda::StagesExperts(rows, experts_per_token, static_cast<int64_t>(routed.size()))) {
+    return OkStatus();
+  }
+  FATHOM_RETURN_IF_ERROR(state.Enter());
+  const cuda::ExpertTables::Layer* const layer = state.experts.Find(routed);
+  if (layer == nullptr || layer->copies.empty()) return OkStatus();
+  return state.staging.Begin(*layer);
 }
 
 Status CudaBackend::BeginRecording() {
   State& state = *state_;
   FATHOM_RETURN_IF_ERROR(state.Enter());
   if (state.begun == nullptr) return InvalidArgument("cuda backend: a recording without a plan");
+  state.staging.Forget();
   return state.recorder.Begin(state.stream);
 }
 
@@ -213,6 +233,7 @@ Status CudaBackend::Synchronize() {
   FATHOM_CUDA(cudaMemcpyAsync(state.host_report.data(), state.report, sizeof(cuda::DeviceReport),
                               cudaMemcpyDeviceToHost, state.stream));
   FATHOM_CUDA(cudaStreamSynchronize(state.stream));
+  FATHOM_RETURN_IF_ERROR(state.staging.Wait());
   const auto& report = *reinterpret_cast<const cuda::DeviceReport*>(state.host_report.data());
   CountInexactEntries(static_cast<int64_t>(report.inexact_entries - state.inexact_entries_told));
   state.inexact_entries_told = report.inexact_entries;

@@ -50,6 +50,10 @@ class CudaBackend final : public Backend,
   Status BeginStep(const StepPlan& plan) override;
   Status Synchronize() override;
   Status AddExperts(std::span<const ExpertWeights> routed, const ExpertWeights& shared) override;
+  // Copies the experts of a layer that lie in pinned memory, where the step is long enough to read
+  // them more than once each (scratch.h, StagesExperts); calls nothing of CUDA where not.
+  Status PrefetchExperts(std::span<const ExpertWeights> routed, int64_t rows,
+                         int experts_per_token) override;
   Status BeginRecording() override;
   Result<int> EndRecording() override;
   Status Replay(int recording) override;

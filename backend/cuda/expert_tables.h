@@ -1,7 +1,9 @@
 // ExpertTables: the experts that the backend was told of, where kernels read which they are.
 //
 // An operation on experts told of needs nothing of the host: their table is on the device, and what
-// it has to know of all of them together was looked at once. Single-threaded.
+// it has to know of all of them together was looked at once. Experts in memory of the host have a
+// second place, in device memory that all layers share, and their layer a second table that names
+// it (expert_staging.h). Single-threaded.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +11,8 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cuda/memory.h"
 #include "backend/cuda/scratch.h"
-#include "backend/device_memory.h"
 #include "backend/weights.h"
 
 namespace fathom::cuda {
@@ -25,6 +27,13 @@ struct ExpertShape {
 // kInvalidArgument where an expert's w1 and w3 take inputs of two formats.
 Result<ExpertShape> ShapeOf(std::span<const ExpertWeights> routed, const ExpertWeights& shared);
 
+// Bytes that a step may bring from memory of the host.
+struct StagedCopy {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  int64_t bytes = 0;
+};
+
 class ExpertTables {
  public:
   struct Layer {
@@ -32,21 +41,26 @@ class ExpertTables {
     ExpertWeights shared;
     ExpertShape shape;
     const ExpertWeights* table = nullptr;  // the device's: routed, then the shared one
+    // With experts of the host where the copies put them; null where there are none.
+    const ExpertWeights* staged_table = nullptr;
+    std::vector<StagedCopy> copies;
   };
 
   // Forgets all; tables are in `scratch` from now on.
   void Reset(const BackendLimits& limits, const Scratch& scratch);
   // After all operations called before. kInvalidArgument for more layers or experts than the
-  // limits, and as ShapeOf.
+  // limits, and as ShapeOf. Routed experts in `pinned` get a second place as long as there is room.
   Status Add(std::span<const ExpertWeights> routed, const ExpertWeights& shared,
-             DeviceMemory& memory);
+             DeviceMemory& memory, const PinnedMemory& pinned);
   // nullptr for others than those told of.
   [[nodiscard]] const Layer* Find(std::span<const ExpertWeights> routed,
                                   const ExpertWeights& shared) const;
+  // The first of them with these routed experts.
+  [[nodiscard]] const Layer* Find(std::span<const ExpertWeights> routed) const;
 
  private:
   BackendLimits limits_;
-  ExpertWeights* tables_ = nullptr;
+  Scratch scratch_;
   std::vector<Layer> layers_;
 };
 

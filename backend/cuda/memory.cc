@@ -89,13 +89,27 @@ Result<std::byte*> PinnedMemory::AllocateBytes(int64_t bytes) {
   if (error != cudaSuccess) return ToStatus(error, what.c_str());
   void* seen = nullptr;
   const cudaError_t mapped = cudaHostGetDevicePointer(&seen, data, 0);
-  if (mapped == cudaSuccess && seen == data) return static_cast<std::byte*>(data);
+  if (mapped == cudaSuccess && seen == data) {
+    auto* const begin = static_cast<std::byte*>(data);
+    buffers_[begin] = bytes;
+    return begin;
+  }
   static_cast<void>(cudaFreeHost(data));
   if (mapped != cudaSuccess) return ToStatus(mapped, what.c_str());
   return Unimplemented(what + ": this GPU sees it at another address than the host");
 }
 
+std::span<const std::byte> PinnedMemory::BufferOf(const void* data) const {
+  const auto* const at = static_cast<const std::byte*>(data);
+  auto buffer = buffers_.upper_bound(at);
+  if (buffer == buffers_.begin()) return {};
+  --buffer;
+  if (at - buffer->first >= buffer->second) return {};
+  return {buffer->first, static_cast<size_t>(buffer->second)};
+}
+
 void PinnedMemory::FreeBytes(std::byte* data) {
+  buffers_.erase(data);
   static_cast<void>(cudaSetDevice(device_));
   static_cast<void>(cudaFreeHost(data));
 }

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <map>
+
 #include "backend/device_memory.h"
 
 namespace fathom::cuda {
@@ -40,6 +42,8 @@ class PinnedMemory final : public DeviceMemory {
   [[nodiscard]] bool host_readable() const override { return true; }
   // The host's.
   [[nodiscard]] Result<MemoryState> State() const override;
+  // The buffer that the byte lies in; empty where it is none of this memory.
+  [[nodiscard]] std::span<const std::byte> BufferOf(const void* data) const;
 
  protected:
   Result<std::byte*> AllocateBytes(int64_t bytes) override;
@@ -47,6 +51,7 @@ class PinnedMemory final : public DeviceMemory {
 
  private:
   int device_;
+  std::map<const std::byte*, int64_t> buffers_;  // bytes by address
 };
 
 // Page-locked memory for staging. Movable; freed at the end.

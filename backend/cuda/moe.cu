@@ -225,7 +225,7 @@ Status CudaBackend::DoMoe(const MoeArgs& args) {
 
   const ExpertWeights* table = nullptr;
   if (told != nullptr) {
-    table = told->table;
+    FATHOM_ASSIGN_OR_RETURN(table, state.staging.Table(*told));
   } else {
     const int64_t bytes = args.routed.size_bytes() + static_cast<int64_t>(sizeof(args.shared));
     FATHOM_ASSIGN_OR_RETURN(const cuda::StagingRing::Place place, state.ReserveOperand(bytes));

@@ -46,6 +46,16 @@ struct ExpertTile {
   int32_t count = 0;
 };
 
+// Whether experts in memory of the host are brought to the device for a step of `rows` (chosen of
+// num_experts by each), by one copy beside other work. In place a tile reads its expert over the
+// bus: from half a full tile per expert on, some need several. Steps of few rows read what they
+// chose and no more; nothing is done for them.
+inline constexpr int kStagedRows = 64;   // more than
+inline constexpr int kStagedItems = 32;  // of an expert, in the mean
+constexpr bool StagesExperts(int64_t rows, int64_t chosen, int64_t num_experts) {
+  return rows > kStagedRows && num_experts > 0 && rows * chosen >= kStagedItems * num_experts;
+}
+
 // Pointers into one allocation; sizes are functions of the limits.
 struct Scratch {
   DeviceReport* report = nullptr;
@@ -59,6 +69,9 @@ struct Scratch {
   ExpertTile* expert_tiles = nullptr;  // [slots]
   int32_t* num_expert_tiles = nullptr;
   ExpertWeights* expert_tables = nullptr;  // [num_expert_layers][max_experts + 1], of AddExperts
+  // Experts that come from the host: as many as a layer has there, and tables that have them here.
+  std::byte* staged_experts = nullptr;     // [host_experts_per_layer][host_expert_bytes]
+  ExpertWeights* staged_tables = nullptr;  // as expert_tables
   float* hidden = nullptr;                 // [slots][max_expert_width]; bf16 for tile kernels
   uint16_t* expert_out = nullptr;          // [slots][max_cols], bf16
   // Attention: what splits of keys sum to, of so many (row, split, head)s; 0 for other head sizes
@@ -108,6 +121,11 @@ inline MemoryLayout LayOutScratch(const BackendLimits& l, const CudaOptions& opt
   place(s.expert_tiles, 1, slots);
   place(s.num_expert_tiles, 1, 1);
   place(s.expert_tables, l.num_expert_layers, int64_t{l.max_experts} + 1);
+  const bool staged = l.host_experts_per_layer > 0 &&
+                      StagesExperts(l.max_rows, l.max_experts_per_token, l.max_experts);
+  place(s.staged_experts, staged ? l.host_experts_per_layer : 0, l.host_expert_bytes);
+  if (!staged) s.staged_experts = nullptr;
+  place(s.staged_tables, staged ? l.num_expert_layers : 0, int64_t{l.max_experts} + 1);
   place(s.hidden, slots, l.max_expert_width);
   place(s.expert_out, slots, l.max_cols);
   place(s.attention_partial, s.attention_splits, kTileHeadDim);

@@ -6,6 +6,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/device_plan.h"
+#include "backend/cuda/expert_staging.h"
 #include "backend/cuda/expert_tables.h"
 #include "backend/cuda/memory.h"
 #include "backend/cuda/recorder.h"
@@ -45,6 +46,7 @@ struct CudaBackend::State {
   DeviceBuffer quantiles;  // of Fill, which comes before Prepare
   cuda::Scratch scratch;
   cuda::ExpertTables experts;
+  cuda::ExpertStaging staging;
   cuda::DeviceReport* report = nullptr;  // the scratch's, on the device
   cuda::PinnedBytes host_report;
   unsigned long long inexact_entries_told = 0;

@@ -90,6 +90,19 @@ Status GuardedBackend::BeginStep(const StepPlan&) {
   return OkStatus();
 }
 
+Status GuardedBackend::AddExperts(std::span<const ExpertWeights> routed, const ExpertWeights&) {
+  told_.push_back(routed.data());
+  return OkStatus();
+}
+
+Status GuardedBackend::PrefetchExperts(std::span<const ExpertWeights> routed, int64_t, int) {
+  if (std::find(told_.begin(), told_.end(), routed.data()) == told_.end()) {
+    return Internal("guarded backend: experts that nobody told of");
+  }
+  prefetched_.push_back(routed.data());
+  return OkStatus();
+}
+
 Status GuardedBackend::Synchronize() {
   ++num_waits_;
   CountInexactEntries(reference_.num_inexact_entries() - inexact_told_);

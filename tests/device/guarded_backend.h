@@ -7,6 +7,9 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "backend/fills_memory.h"
 #include "backend/pinned_memory.h"
@@ -66,8 +69,15 @@ class GuardedBackend : public Backend {
 
   [[nodiscard]] std::string_view name() const override { return "guarded"; }
   [[nodiscard]] GuardedMemory& memory() override { return memory_; }
-  Status Prepare(const BackendLimits& limits) override { return reference_.Prepare(limits); }
+  Status Prepare(const BackendLimits& limits) override {
+    limits_ = limits;
+    return reference_.Prepare(limits);
+  }
   Status BeginStep(const StepPlan& plan) override;
+  Status AddExperts(std::span<const ExpertWeights> routed, const ExpertWeights& shared) override;
+  // kInternal for experts that AddExperts was not told of.
+  Status PrefetchExperts(std::span<const ExpertWeights> routed, int64_t rows,
+                         int experts_per_token) override;
   // The failure that was asked for, once.
   Status Synchronize() override;
 
@@ -76,6 +86,10 @@ class GuardedBackend : public Backend {
   [[nodiscard]] const GuardedMemory& guarded_memory() const { return memory_; }
   [[nodiscard]] int num_steps() const { return num_steps_; }
   [[nodiscard]] int num_waits() const { return num_waits_; }
+  [[nodiscard]] const BackendLimits& limits() const { return limits_; }
+  // By their spans' addresses, in order.
+  [[nodiscard]] std::span<const ExpertWeights* const> told() const { return told_; }
+  [[nodiscard]] std::span<const ExpertWeights* const> prefetched() const { return prefetched_; }
 
  protected:
   Status DoEmbedExpand(const EmbedExpandArgs& a) override { return Run(&Backend::EmbedExpand, a); }
@@ -111,6 +125,8 @@ class GuardedBackend : public Backend {
   ReferenceBackend reference_;
   GuardedMemory memory_;
   Status failure_;
+  BackendLimits limits_;
+  std::vector<const ExpertWeights*> told_, prefetched_;
   int num_steps_ = 0;
   int num_waits_ = 0;
   int64_t inexact_told_ = 0;

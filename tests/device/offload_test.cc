@@ -100,6 +100,15 @@ TEST(Offload, ExpertsLieWhereThePlanSaysAndChangeNoBit) {
     EXPECT_EQ(report.plan->num_host_experts, n);
     EXPECT_EQ(report.pinned_bytes, n * sizes.expert_bytes);
     EXPECT_EQ(report.device_bytes, sizes.total() - n * sizes.expert_bytes);
+    // What the plan counts on is what the backend is prepared for.
+    const ModelConfig& config = (*local)->model().config();
+    const BackendLimits planned = BackendLimitsFor(config, kRows, kLength, n);
+    EXPECT_EQ(backend->limits().num_expert_layers, config.num_layers);
+    EXPECT_EQ(backend->limits().host_experts_per_layer, planned.host_experts_per_layer);
+    EXPECT_EQ(backend->limits().host_expert_bytes, planned.host_expert_bytes);
+    EXPECT_GE(planned.host_experts_per_layer * config.num_layers, n);
+    EXPECT_LT(planned.host_experts_per_layer * config.num_layers, n + config.num_layers);
+    EXPECT_EQ(planned.host_expert_bytes, n == 0 ? 0 : sizes.expert_bytes);
     int64_t outside = 0;
     for (const LayerWeights& layer : (*local)->model().weights().layers) {
       for (const ExpertWeights& expert : layer.ffn.routed) {
@@ -114,6 +123,26 @@ TEST(Offload, ExpertsLieWhereThePlanSaysAndChangeNoBit) {
     }
     EXPECT_EQ(outside, n);
   }
+}
+
+TEST(Offload, ExpertsOfEveryLayerAreToldOnceAndAnnouncedInEveryStep) {
+  OffloadingBackend* backend = nullptr;
+  Checkpoint checkpoint = TinyA();
+  const auto local =
+      LocalModel::Load(checkpoint, OnDevice(kPlenty, kPlenty, &backend), kRows, kLength);
+  ASSERT_TRUE(local.ok()) << local.status().ToString();
+  std::vector<const ExpertWeights*> layers;
+  for (const LayerWeights& layer : (*local)->model().weights().layers) {
+    layers.push_back(layer.ffn.routed.data());
+  }
+  EXPECT_THAT(backend->told(), testing::ElementsAreArray(layers));
+  EXPECT_TRUE(backend->prefetched().empty());
+  auto runner = SequenceRunner::Create((*local)->model(), Numerics::kOfficial, kLength);
+  ASSERT_TRUE(runner.ok());
+  std::vector<float> logits(static_cast<size_t>(checkpoint.config().vocab_size));
+  const std::vector<TokenId> tokens = {1, 2, 3};
+  ASSERT_TRUE((*runner)->Step(tokens, SequenceRunner::Logits::kLast, logits).ok());
+  EXPECT_THAT(backend->prefetched(), testing::ElementsAreArray(layers));
 }
 
 // What the engine takes of the device is what was planned, to the rounding of its buffers.
