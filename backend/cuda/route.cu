@@ -36,70 +36,90 @@ __device__ float Softplus(float z) {
   return static_cast<float>(fmax(x, 0.0) + log1p(exp(-fabs(x))));
 }
 
-// fp32 holds the product of two bf16 values, which inputs are in official numerics.
-template <DType kType>
-__device__ double Product(float w, float x) {
-  if constexpr (kType == DType::kBF16) return static_cast<double>(w * x);
-  return static_cast<double>(w) * static_cast<double>(x);
-}
-
 // Warps that share an expert's columns.
 constexpr int kLogitWarps = 4;
 
-// The warp's part of gate[expert] . x of kRows rows, in double: which expert is better must not
-// hang on the order of a sum.
-template <DType kType, int kRows>
+// The warp's part of gate[expert + e] . x of kRows rows and kExperts experts, in double: which
+// expert is better must not hang on the order of a sum. Double holds the products, and a value is
+// widened once for all that it is multiplied with.
+template <DType kType, int kRows, int kExperts>
 __device__ void RouterLogits(const WeightView& gate, int expert, const float* const* x,
-                             double* sums) {
-  const WeightRow<kType> weights(gate, expert);
+                             double (*sums)[kExperts]) {
+  const int last = gate.rows - 1;
   const int whole = gate.cols / 4 * 4;
-#pragma unroll 8
+#pragma unroll(kExperts == 1 ? 8 : 1)
   for (int k = 4 * static_cast<int>(threadIdx.x); k < whole; k += 4 * kLogitWarps * kWarp) {
-    const Four w = weights.Load(k);
+    double w[kExperts][4];
+#pragma unroll
+    for (int e = 0; e < kExperts; ++e) {
+      const Four four = WeightRow<kType>(gate, min(expert + e, last)).Load(k);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) w[e][i] = static_cast<double>(four.v[i]);
+    }
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const Four v = LoadFour(x[r] + k);
+      const Four four = LoadFour(x[r] + k);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sums[r] += Product<kType>(w.v[i], v.v[i]);
+      for (int i = 0; i < 4; ++i) {
+        const auto v = static_cast<double>(four.v[i]);
+#pragma unroll
+        for (int e = 0; e < kExperts; ++e) sums[r][e] = fma(w[e][i], v, sums[r][e]);
+      }
     }
   }
   for (int k = whole + static_cast<int>(threadIdx.x); k < gate.cols; k += kLogitWarps * kWarp) {
-    const float w = weights.LoadOne(k);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) sums[r] += Product<kType>(w, x[r][k]);
+    for (int e = 0; e < kExperts; ++e) {
+      const auto w = static_cast<double>(WeightRow<kType>(gate, min(expert + e, last)).LoadOne(k));
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        sums[r][e] = fma(w, static_cast<double>(x[r][k]), sums[r][e]);
+      }
+    }
   }
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) sums[r] = WarpSum(sums[r]);
+  for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+    for (int e = 0; e < kExperts; ++e) sums[r][e] = WarpSum(sums[r][e]);
+  }
 }
 
-// A block per expert and kRows rows.
-template <int kRows>
+// A block per kExperts experts and kRows rows.
+template <int kRows, int kExperts>
 __global__ void __launch_bounds__(kLogitWarps* kWarp) LogitsKernel(RouteRows a) {
-  __shared__ double parts[kRows][kLogitWarps];
-  const auto expert = static_cast<int>(blockIdx.x);
+  constexpr int kSums = kRows * kExperts;
+  static_assert(kSums <= kLogitWarps * kWarp);
+  __shared__ double parts[kSums][kLogitWarps];
+  const int expert = static_cast<int>(blockIdx.x) * kExperts;
   const int64_t first = int64_t{blockIdx.y} * kRows;
   const float* x[kRows];
-  double sums[kRows];
+  double sums[kRows][kExperts];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     x[r] = a.x + min(first + r, a.n - 1) * a.gate.cols;
-    sums[r] = 0.0;
+#pragma unroll
+    for (int e = 0; e < kExperts; ++e) sums[r][e] = 0.0;
   }
   if (a.gate.dtype == DType::kBF16) {
-    RouterLogits<DType::kBF16, kRows>(a.gate, expert, x, sums);
+    RouterLogits<DType::kBF16, kRows, kExperts>(a.gate, expert, x, sums);
   } else {
-    RouterLogits<DType::kF32, kRows>(a.gate, expert, x, sums);
+    RouterLogits<DType::kF32, kRows, kExperts>(a.gate, expert, x, sums);
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    if (Lane() == 0) parts[r][WarpIndex()] = sums[r];
+#pragma unroll
+    for (int e = 0; e < kExperts; ++e) {
+      if (Lane() == 0) parts[r * kExperts + e][WarpIndex()] = sums[r][e];
+    }
   }
   __syncthreads();
-  const auto row = static_cast<int>(threadIdx.x);
-  if (row >= kRows || first + row >= a.n) return;
-  double sum = parts[row][0];
-  for (int w = 1; w < kLogitWarps; ++w) sum += parts[row][w];
-  a.logits[(first + row) * a.gate.rows + expert] = static_cast<float>(sum);
+  const auto i = static_cast<int>(threadIdx.x);
+  const int64_t row = first + i / kExperts;
+  const int of = expert + i % kExperts;
+  if (i >= kSums || row >= a.n || of >= a.gate.rows) return;
+  double sum = parts[i][0];
+  for (int w = 1; w < kLogitWarps; ++w) sum += parts[i][w];
+  a.logits[row * a.gate.rows + of] = static_cast<float>(sum);
 }
 
 __device__ void SoftmaxInPlace(float* p, int size) {
@@ -232,14 +252,16 @@ Status CudaBackend::DoRoute(const RouteArgs& args) {
                                   state.report,
                                   count,
                                   state.scratch.router_logits};
-    constexpr int kRowsOfMany = 4;
-    const auto blocks = static_cast<unsigned>(experts);
+    constexpr int kRowsOfMany = 8;
+    constexpr int kExpertsOfMany = 4;
     constexpr unsigned kThreads = cuda::kLogitWarps * cuda::kWarp;
     if (count < 4 * kRowsOfMany) {
-      cuda::Launch(cuda::LogitsKernel<1>, dim3(blocks, static_cast<unsigned>(count)), kThreads, 0,
+      cuda::Launch(cuda::LogitsKernel<1, 1>,
+                   dim3(static_cast<unsigned>(experts), static_cast<unsigned>(count)), kThreads, 0,
                    state.stream, rows);
     } else {
-      cuda::Launch(cuda::LogitsKernel<kRowsOfMany>, dim3(blocks, cuda::Blocks(count, kRowsOfMany)),
+      cuda::Launch(cuda::LogitsKernel<kRowsOfMany, kExpertsOfMany>,
+                   dim3(cuda::Blocks(experts, kExpertsOfMany), cuda::Blocks(count, kRowsOfMany)),
                    kThreads, 0, state.stream, rows);
     }
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("route: logits"));
