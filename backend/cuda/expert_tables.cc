@@ -144,8 +144,18 @@ Status ExpertTables::Add(std::span<const ExpertWeights> routed, const ExpertWeig
   FATHOM_ASSIGN_OR_RETURN(const ExpertShape shape, ShapeOf(routed, shared));
   FATHOM_RETURN_IF_ERROR(Fits("width", shape.width, limits_.max_expert_width));
   const int64_t first = before * (int64_t{limits_.max_experts} + 1);
-  Layer layer = {routed, shared, shape, scratch_.expert_tables + first, nullptr, {}};
+  Layer layer = {routed, shared, shape, scratch_.expert_tables + first, nullptr, nullptr, {}};
   FATHOM_RETURN_IF_ERROR(CopyTable(routed, shared, scratch_.expert_tables + first, memory));
+  std::vector<uint8_t> on_host(routed.size() + 1, 0);
+  for (size_t e = 0; e < routed.size(); ++e) {
+    const bool there = !pinned.BufferOf(static_cast<const std::byte*>(routed[e].w1.data)).empty();
+    if (!there) continue;
+    on_host[e] = 1;
+    layer.on_host = scratch_.experts_on_host + first;
+  }
+  FATHOM_RETURN_IF_ERROR(
+      memory.CopyIn(reinterpret_cast<std::byte*>(scratch_.experts_on_host + first),
+                    std::as_bytes(std::span(on_host))));
   if (scratch_.staged_experts != nullptr) {
     Stager stager(pinned, scratch_.staged_experts,
                   limits_.host_experts_per_layer * limits_.host_expert_bytes);

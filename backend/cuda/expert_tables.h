@@ -41,6 +41,8 @@ class ExpertTables {
     ExpertWeights shared;
     ExpertShape shape;
     const ExpertWeights* table = nullptr;  // the device's: routed, then the shared one
+    // Also there, 1 for those that the table has in memory of the host; null where there are none.
+    const uint8_t* on_host = nullptr;
     // With experts of the host where the copies put them; null where there are none.
     const ExpertWeights* staged_table = nullptr;
     std::vector<StagedCopy> copies;

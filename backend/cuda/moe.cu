@@ -24,6 +24,7 @@ __global__ void __launch_bounds__(kGroupThreads) GroupKernel(MoeRows a) {
   auto* const counts = SharedMemory<int32_t>();  // [num_experts + 1]
   __shared__ unsigned long long sums[kGroupThreads / kWarp];
   __shared__ unsigned long long carried;
+  __shared__ int host_tiles;
   const int thread = static_cast<int>(threadIdx.x);
   const int per_row = a.chosen + 1;
   const int total = a.n * per_row;
@@ -46,21 +47,40 @@ __global__ void __launch_bounds__(kGroupThreads) GroupKernel(MoeRows a) {
       a.report->limit = a.num_experts;
     }
   }
-  if (thread == 0) carried = 0;
-  // Items in the lower half, tiles in the upper one.
+  if (thread == 0) {
+    carried = 0;
+    host_tiles = 0;
+  }
+  __syncthreads();
+  const auto tiles_of = [&](int count) {
+    return a.tile_inputs > 0 ? (count + a.tile_inputs - 1) / a.tile_inputs : 0;
+  };
+  const auto is_on_host = [&](int e) { return a.on_host != nullptr && a.on_host[e] != 0; };
+  for (int e = thread; a.on_host != nullptr && e < a.num_experts; e += kGroupThreads) {
+    if (is_on_host(e)) atomicAdd(&host_tiles, tiles_of(counts[e]));
+  }
+  // Sums of three counts in one: items, tiles, and tiles of experts on the host.
+  constexpr int kBits = 21;
+  constexpr unsigned long long kField = (1ull << kBits) - 1;
   for (int first = 0; first <= a.num_experts; first += kGroupThreads) {
     __syncthreads();
     const int e = first + thread;
     const int count = e <= a.num_experts ? counts[e] : 0;
-    const int tiles = a.tile_inputs > 0 ? (count + a.tile_inputs - 1) / a.tile_inputs : 0;
-    const auto own = static_cast<unsigned long long>(tiles) << 32 | static_cast<unsigned>(count);
+    const int tiles = tiles_of(count);
+    const bool host = e <= a.num_experts && is_on_host(e);
+    const auto own = static_cast<unsigned long long>(host ? tiles : 0) << 2 * kBits |
+                     static_cast<unsigned long long>(tiles) << kBits | static_cast<unsigned>(count);
     const unsigned long long sum = carried + BlockScan(own, sums);
-    const auto begin = static_cast<int>((sum - own) & 0xFFFFFFFFu);
+    const unsigned long long before = sum - own;
+    const auto begin = static_cast<int>(before & kField);
     if (e <= a.num_experts) {
       a.begin[e] = counts[e] = begin;
+      const auto tiles_before = static_cast<int>(before >> kBits & kField);
+      const auto host_before = static_cast<int>(before >> 2 * kBits);
+      const int place = host ? host_before : host_tiles + tiles_before - host_before;
       for (int t = 0; t < tiles; ++t) {
-        a.tiles[static_cast<int>((sum - own) >> 32) + t] = {
-            e, begin + t * a.tile_inputs, min(a.tile_inputs, count - t * a.tile_inputs)};
+        a.tiles[place + t] = {e, begin + t * a.tile_inputs,
+                              min(a.tile_inputs, count - t * a.tile_inputs)};
       }
     }
     __syncthreads();
@@ -68,8 +88,8 @@ __global__ void __launch_bounds__(kGroupThreads) GroupKernel(MoeRows a) {
   }
   __syncthreads();
   if (thread == 0) {
-    a.begin[a.num_experts + 1] = static_cast<int>(carried & 0xFFFFFFFFu);
-    if (a.tile_inputs > 0) *a.num_tiles = static_cast<int>(carried >> 32);
+    a.begin[a.num_experts + 1] = static_cast<int>(carried & kField);
+    if (a.tile_inputs > 0) *a.num_tiles = static_cast<int>(carried >> kBits & kField);
   }
   __syncthreads();
   for (int slot = thread; slot < total; slot += kGroupThreads) {
@@ -256,6 +276,7 @@ Status CudaBackend::DoMoe(const MoeArgs& args) {
                                 scratch.hidden,
                                 scratch.expert_out,
                                 tiles ? cuda::ExpertTileInputs(count, chosen, num_experts) : 0,
+                                told != nullptr && table == told->table ? told->on_host : nullptr,
                                 scratch.expert_tiles,
                                 scratch.num_expert_tiles,
                                 scratch.packed,

@@ -26,7 +26,10 @@ struct MoeRows {
   float* hidden;         // by slot, of the generic kernels
   uint16_t* expert_out;  // by slot, [dim] bf16
   // For the tile kernels; tile_inputs is 0 for the others.
-  int tile_inputs;    // most items of a tile
+  int tile_inputs;  // most items of a tile
+  // Experts in memory of the host, whose tiles come first: what they wait for the bus, others
+  // compute. Null where there are none.
+  const uint8_t* on_host;
   ExpertTile* tiles;  // [num_tiles]
   int32_t* num_tiles;
   uint16_t* packed;         // [2, n, dim], inputs of w1 and w3; the second half is for many items

@@ -69,6 +69,7 @@ struct Scratch {
   ExpertTile* expert_tiles = nullptr;  // [slots]
   int32_t* num_expert_tiles = nullptr;
   ExpertWeights* expert_tables = nullptr;  // [num_expert_layers][max_experts + 1], of AddExperts
+  uint8_t* experts_on_host = nullptr;      // the same, 1 for those in memory of the host
   // Experts that come from the host: as many as a layer has there, and tables that have them here.
   std::byte* staged_experts = nullptr;     // [host_experts_per_layer][host_expert_bytes]
   ExpertWeights* staged_tables = nullptr;  // as expert_tables
@@ -121,6 +122,7 @@ inline MemoryLayout LayOutScratch(const BackendLimits& l, const CudaOptions& opt
   place(s.expert_tiles, 1, slots);
   place(s.num_expert_tiles, 1, 1);
   place(s.expert_tables, l.num_expert_layers, int64_t{l.max_experts} + 1);
+  place(s.experts_on_host, l.num_expert_layers, int64_t{l.max_experts} + 1);
   const bool staged = l.host_experts_per_layer > 0 &&
                       StagesExperts(l.max_rows, l.max_experts_per_token, l.max_experts);
   place(s.staged_experts, staged ? l.host_experts_per_layer : 0, l.host_expert_bytes);
