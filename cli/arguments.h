@@ -12,6 +12,9 @@
 
 namespace fathom::cli {
 
+// Marks options whose value is a JSON object.
+inline constexpr const char* kJsonType = "JSON";
+
 // The arguments as the parser takes them: `_` in long names turned into `-`, "--name=value" in two
 // parts (the parser reads an empty value as none). Values are left alone. kInvalidArgument for a
 // command or a long name that does not exist; the message names the closest one.

@@ -1,5 +1,7 @@
 #include "cli/command.h"
 
+#include <spdlog/spdlog.h>
+
 #include <cerrno>
 #include <cfloat>
 #include <charconv>
@@ -154,6 +156,7 @@ void AddBackendOptions(CLI::App& command, ModelOptions& o) {
                   "Record of --record-expert-use: its least used experts leave the GPU first "
                   "(default: as many of every layer)")
       ->type_name("FILE");
+  AddGraphOptions(command, o.graphs);
 }
 
 void AddModelOptions(CLI::App& command, ModelOptions& o) {
@@ -238,6 +241,11 @@ Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model) {
   options.backend_plugin = model.backend_plugin;
   FATHOM_RETURN_IF_ERROR(UseIsa(model.cpu_isa, options.backend));
   FATHOM_RETURN_IF_ERROR(CheckOffloadOptions(model));
+  FATHOM_RETURN_IF_ERROR(CheckGraphFlags(model.graphs, options.backend));
+  FATHOM_ASSIGN_OR_RETURN(options.graphs, ToGraphOptions(model.graphs));
+  for (const std::string& warning : GraphWarnings(model.graphs, options.backend)) {
+    spdlog::warn("{}", warning);
+  }
   options.cpu.int8_activations = model.cpu_activations == "int8";
   options.cpu.int8_dense = model.cpu_dense == "int8";
   options.num_threads = model.num_threads;

@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "base/types.h"
+#include "cli/graph_options.h"
 #include "engine/local_engine.h"
 #include "engine/request.h"
 
@@ -63,6 +64,7 @@ struct ModelOptions {
   int max_batched_tokens = 512;
   std::string expert_offload;                     // "auto" or GiB; empty: not given
   std::string expert_profile, record_expert_use;  // files; empty: none
+  GraphFlags graphs;
 };
 void AddModelOption(CLI::App& command, std::string& model);
 // --backend, --backend-plugin, --threads, --cpu-isa.
@@ -80,8 +82,8 @@ Result<ExpertOffload> ParseExpertOffload(std::string_view text);
 void AddExpertOffloadOption(CLI::App& command, std::string& offload);
 // Refuses, naming the option, experts outside of the memory of a backend that has only one.
 Status CheckOffloadOptions(const ModelOptions& options);
-// Those, --cpu-activations, --cpu-dense, --numa, --weights, --max-num-batched-tokens and where
-// experts lie.
+// Those, --cpu-activations, --cpu-dense, --numa, --weights, --max-num-batched-tokens, where experts
+// lie and which steps are recorded.
 void AddBackendOptions(CLI::App& command, ModelOptions& options);
 // All of them.
 void AddModelOptions(CLI::App& command, ModelOptions& options);
@@ -101,7 +103,8 @@ void AddCacheFormatOptions(CLI::App& command, CacheOptions& options);
 Status CheckCacheOptions(const CacheOptions& options, const std::string& backend);
 // The engine that the options describe; the rest as in LocalEngineOptions.
 Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model, const CacheOptions& cache);
-// The same without a cache, for what runs a model alone. Both call UseIsa.
+// The same without a cache, for what runs a model alone. Both call UseIsa; keys of
+// --compilation-config that have no effect go to the log.
 Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model);
 
 // Sampling; what is absent comes from the model's generation_config.json.

@@ -39,6 +39,20 @@ void DescribeCache(const LocalEngine& engine) {
   }
 }
 
+// Which steps a backend that records some does again.
+void DescribeGraphs(const LocalEngine& engine) {
+  const std::optional<GraphOptions> graphs = engine.graphs();
+  if (!graphs) return;
+  if (graphs->mode != GraphMode::kNone && graphs->sizes.empty()) {
+    spdlog::warn("recorded steps: none, all sizes are above --max-num-batched-tokens");
+  } else if (graphs->mode == GraphMode::kNone) {
+    spdlog::info("recorded steps: {}", GraphModeName(graphs->mode));
+  } else {
+    spdlog::info("recorded steps: {}, of up to {} tokens", GraphModeName(graphs->mode),
+                 graphs->sizes.back());
+  }
+}
+
 }  // namespace
 
 Result<ModelLocation> FindModel(const std::string& model, ModelNeed need) {
@@ -122,6 +136,7 @@ Result<LoadedModel> LoadedModel::Load(const ModelLocation& location,
   }
   LogWeights(loaded.engine->weights());
   DescribeCache(*loaded.engine);
+  DescribeGraphs(*loaded.engine);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   spdlog::info("loaded {}: {} backend, up to {} tokens, {:.2f} s", loaded.name, options.backend,
                loaded.engine->info().max_model_len, took.count());

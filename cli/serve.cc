@@ -165,6 +165,8 @@ Result<LocalEngineOptions> ToServeEngineOptions(ServeOptions& o) {
                              std::to_string(length));
     }
   }
+  // Other backends record none; that was said (CheckServeOptions).
+  if (BackendName(o.model.backend, o.model.backend_plugin) != "cuda") o.model.graphs = {};
   FATHOM_ASSIGN_OR_RETURN(LocalEngineOptions engine, ToEngineOptions(o.model, o.cache));
   engine.max_num_seqs =
       o.max_num_seqs > 0 ? o.max_num_seqs : std::min(16, o.model.max_batched_tokens);
@@ -217,7 +219,11 @@ Result<Served> LoadReplay(const ServeOptions& o, const ModelLocation& location,
                            "--block-size",
                            "--expert-offload",
                            "--expert-profile",
-                           "--record-expert-use"}) {
+                           "--record-expert-use",
+                           "--compilation-config",
+                           "--enforce-eager",
+                           "--cudagraph-capture-sizes",
+                           "--max-cudagraph-capture-size"}) {
     const CLI::Option* option = command.get_option_no_throw(name);
     if (option != nullptr && option->count() > 0) {
       spdlog::warn("{} has no effect: --replay computes nothing", name);

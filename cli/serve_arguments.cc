@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "cli/serve_options.h"
+#include "cli/arguments.h"
 
 namespace fathom::cli {
 namespace {
@@ -63,7 +63,7 @@ class Preparer {
       : serve_(serve), catalogue_(catalogue) {}
 
   ServeArguments Prepare(std::span<const std::string> arguments, const Environment& environment,
-                         const std::function<std::vector<std::string>()>& check) {
+                         const std::function<ServeChecks()>& check) {
     result_.settings = ReadSettings(catalogue_, arguments, environment);
     result_.problems = std::move(result_.settings.problems);
     result_.warnings = std::move(result_.settings.warnings);
@@ -82,7 +82,9 @@ class Preparer {
         TakeOption(name, setting);
       }
     }
-    for (std::string& problem : check()) result_.problems.push_back(std::move(problem));
+    ServeChecks checks = check();
+    for (std::string& problem : checks.problems) result_.problems.push_back(std::move(problem));
+    for (std::string& warning : checks.warnings) result_.warnings.push_back(std::move(warning));
     if (values.count("print-config") > 0) result_.next = ServeArguments::Next::kPrintConfig;
     return std::move(result_);
   }
@@ -178,7 +180,7 @@ FlagCatalogue CatalogueOf(const CLI::App& serve) {
 
 ServeArguments PrepareServeArguments(CLI::App& serve, std::span<const std::string> arguments,
                                      const Environment& environment,
-                                     const std::function<std::vector<std::string>()>& check) {
+                                     const std::function<ServeChecks()>& check) {
   const FlagCatalogue catalogue = CatalogueOf(serve);
   return Preparer(serve, catalogue).Prepare(arguments, environment, check);
 }

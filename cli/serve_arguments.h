@@ -26,11 +26,17 @@ struct ServeArguments {
   Settings settings;
 };
 
+// What is said of options together.
+struct ServeChecks {
+  std::vector<std::string> problems;
+  std::vector<std::string> warnings;
+};
+
 // `arguments` are those behind "serve". Tries each value on the command's options, which are set by
 // that; `check` is asked for what no single option can tell when all of them are good.
 ServeArguments PrepareServeArguments(CLI::App& serve, std::span<const std::string> arguments,
                                      const Environment& environment,
-                                     const std::function<std::vector<std::string>()>& check);
+                                     const std::function<ServeChecks()>& check);
 
 // What --print-config prints: every option and flag with its value and where that comes from. Given
 // as --config it means the same. Keys and tokens are left out.

@@ -87,7 +87,10 @@ const std::vector<Case> kCases = {
      kW},
     {{"-cc", R"({"mode":0,"cudagraph_capture_sizes":[1,2],"max_cudagraph_capture_size":8})"}, kW},
     {{"-cc.cudagraph_mode=FULL_DECODE_ONLY"}, kW},
+    {{"-cc.cudagraph_mode=FULL_DECODE_ONLY", "--backend", "cuda"}, kA},
+    {{"-cc.cudagraph_mode=FULL", "--backend-plugin", "x.so"}, kW},
     {{"-cc.cudagraph_mode=HALF"}, kR},
+    {{"-cc.cudagraph_capture_sizes=[1,-2]"}, kR},
     {{"-cc.cudagraf_mode=FULL"}, kR},
     {{"--compilation-config", "{mode:0}"}, kR},
     {{"--attention_config.use_fp4_indexer_cache=True"}, kA},
@@ -144,8 +147,16 @@ const std::vector<Case> kCases = {
     {{"--enforce-eager"}, kA},
     {{"--batch-invariant"}, kA},
     {{"--no-batch-invariant"}, kW},
+    {{"-cc.cudagraph_mode=FULL", "--enforce-eager"}, kW},
+    {{"--enforce-eager", "-cc.cudagraph_mode=FULL", "--backend=cuda"}, kR},
     {{"--max-cudagraph-capture-size", "512"}, kW},
+    {{"--max-cudagraph-capture-size", "512", "--backend", "cuda"}, kA},
+    {{"--max-cudagraph-capture-size", "0"}, kA},
+    {{"--max-cudagraph-capture-size", "-1"}, kR},
     {{"--cudagraph-capture-sizes", "1", "2", "4"}, kW},
+    {{"--cudagraph-capture-sizes", "1", "2", "4", "--backend", "cuda"}, kA},
+    {{"--cudagraph-capture-sizes", "1", "two"}, kR},
+    {{"--cudagraph-capture-sizes", "0"}, kR},
     {{"--distributed-executor-backend", "mp"}, kW},
     {{"--distributed-executor-backend", "uni"}, kW},
     {{"--distributed-executor-backend", "ray"}, kR},
@@ -367,8 +378,8 @@ TEST(Articles, TheListForFlashLacksOnlyDevices) {
   outcome = Give(one);
   EXPECT_THAT(outcome.given.problems, IsEmpty());
   EXPECT_THAT(outcome.given.warnings,
-              ElementsAre(HasSubstr("--compilation-config"), HasSubstr("--enable-expert-parallel"),
-                          HasSubstr("--trust-remote-code")));
+              ElementsAre(HasSubstr("--enable-expert-parallel"), HasSubstr("--trust-remote-code"),
+                          HasSubstr("--compilation-config")));
   EXPECT_EQ(outcome.options.model.model, "deepseek-ai/DeepSeek-V4-Flash");
   EXPECT_EQ(outcome.options.cache.attention_dtype, "fp8");
   EXPECT_TRUE(outcome.options.api.auto_tool_choice);
@@ -607,6 +618,25 @@ TEST(PrintConfig, GivenAsAFileItMeansTheSame) {
   // A second time there is nothing new: the texts differ in origins only.
   const TempFile again(second.config);
   EXPECT_EQ(Give({"--config", again.path(), "--print-config"}).config, second.config);
+}
+
+TEST(ServeArguments, GraphsReachTheEngine) {
+  const Outcome read =
+      Give({"-cc.cudagraph_mode=FULL_DECODE_ONLY", "-cc.custom_ops+", "all",
+            "--cudagraph-capture-sizes", "1", "2", "4", "--max-cudagraph-capture-size=2"},
+           {{"FATHOM_BACKEND", "cuda"}});
+  EXPECT_THAT(read.given.problems, IsEmpty());
+  EXPECT_THAT(read.given.warnings, IsEmpty());  // ToEngineOptions has that of custom_ops
+  const auto engine = ToEngineOptions(read.options.model);
+  ASSERT_TRUE(engine.ok());
+  ASSERT_TRUE(engine->graphs.has_value());
+  EXPECT_EQ(engine->graphs->mode, GraphMode::kFullDecodeOnly);
+  EXPECT_THAT(engine->graphs->sizes, ElementsAre(1, 2));
+  const Outcome eager = Give({"--backend", "cuda"}, {{"FATHOM_ENFORCE_EAGER", "1"}});
+  EXPECT_THAT(eager.given.problems, IsEmpty());
+  EXPECT_EQ(ToEngineOptions(eager.options.model)->graphs->mode, GraphMode::kNone);
+  EXPECT_THAT(eager.config, HasSubstr("\nenforce-eager: true  # FATHOM_ENFORCE_EAGER\n"));
+  EXPECT_THAT(Give({}).config, HasSubstr("\nenforce-eager: false  # default\n"));
 }
 
 TEST(ServeArguments, VllmsNameOfAnOptionIsThatOption) {

@@ -332,8 +332,9 @@ void AddServeOptions(CLI::App& command, ServeOptions& options) {
   AddSourcesGroup(command, options);
 }
 
-std::vector<std::string> CheckServeOptions(const ServeOptions& o) {
-  std::vector<std::string> problems;
+ServeChecks CheckServeOptions(const ServeOptions& o) {
+  ServeChecks checks;
+  std::vector<std::string>& problems = checks.problems;
   const TlsOptions& tls = o.api.tls;
   if (tls.certificate_file.empty() != tls.key_file.empty()) {
     problems.emplace_back("--ssl-certfile and --ssl-keyfile need each other");
@@ -364,7 +365,14 @@ std::vector<std::string> CheckServeOptions(const ServeOptions& o) {
       problems.push_back("--api-key-file: " + keys.status().message());
     }
   }
-  return problems;
+  // vLLM's command lines start on other backends, too. What of them has no effect on cuda's is said
+  // by ToEngineOptions.
+  if (backend != "cuda") {
+    checks.warnings = GraphWarnings(o.model.graphs, backend);
+  } else if (const auto graphs = ToGraphOptions(o.model.graphs); !graphs.ok()) {
+    problems.push_back(graphs.status().message());
+  }
+  return checks;
 }
 
 Result<SamplingOverrides> ParseSamplingOverrides(const std::string& text) {

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "cli/command.h"
+#include "cli/serve_arguments.h"
 #include "server/api_server.h"
 
 namespace fathom::cli {
@@ -69,11 +70,9 @@ struct ServeOptions {
 
 void AddServeOptions(CLI::App& command, ServeOptions& options);
 
-// What no single option can tell. One line for each problem.
-std::vector<std::string> CheckServeOptions(const ServeOptions& options);
-
-// Marks options whose value is a JSON object.
-inline constexpr const char* kJsonType = "JSON";
+// What no single option can tell. One line for each problem, and for each option that has no effect
+// beside the others.
+ServeChecks CheckServeOptions(const ServeOptions& options);
 
 // Sampling defaults in the form of generation_config.json, over those of the model.
 struct SamplingOverrides {

@@ -66,7 +66,8 @@ constexpr std::string_view kOneDevice = "this build computes on one device; leav
 constexpr std::string_view kNoNodes = "one process on one machine serves; leave the flag out";
 constexpr std::string_view kTextOnly = "the model reads text only";
 constexpr std::string_view kNoPython = "no Python is run";
-constexpr std::string_view kNoGraphs = "no graphs are captured: every step runs eagerly";
+constexpr std::string_view kAnyLength =
+    "steps are recorded for sequences of all lengths (--compilation-config)";
 constexpr std::string_view kKernels = "fathom picks its kernels itself (--backend)";
 constexpr std::string_view kObsolete = "fathom has nothing that it could change";
 constexpr std::string_view kNoLora = "adapters are not supported; serve a merged checkpoint";
@@ -162,23 +163,20 @@ constexpr VllmFlag kFlags[] = {
     {"num-scheduler-steps", kValue, kWarn, "1", "every step is scheduled"},
     {"disable-cascade-attn", kSwitch, kWarn, "", kKernels},
 
-    // Kernels and graphs.
-    {"compilation-config", kJson, kWarn, "", "", JudgeCompilation},
+    // Kernels and graphs; those about recorded steps are options (graph_options.h).
     {"optimization-level", kValue, kWarn, "", kKernels},
-    {"enforce-eager", kSwitch, kWarn, "true|false", ""},
     {"batch-invariant", kSwitch, kWarn, "true",
      "results never depend on what runs beside a request"},
-    {"max-cudagraph-capture-size", kValue, kWarn, "0", kNoGraphs},
-    {"cudagraph-capture-sizes", kList, kWarn, "", kNoGraphs},
-    {"max-seq-len-to-capture", kValue, kWarn, "", kNoGraphs},
+    {"max-seq-len-to-capture", kValue, kWarn, "", kAnyLength},
     {"attention-backend", kValue, kWarn, "auto", kKernels},
     {"moe-backend", kValue, kWarn, "auto", kKernels},
     {"linear-backend", kValue, kWarn, "auto", kKernels},
     {"all2all-backend", kValue, kWarn, "", kOneDevice},
     {"performance-mode", kValue, kWarn, "", kKernels},
-    {"max-context-len-to-capture", kValue, kWarn, "", kNoGraphs},
-    {"cudagraph-metrics", kSwitch, kWarn, "false", kNoGraphs},
-    {"enable-layerwise-nvtx-tracing", kSwitch, kWarn, "false", kNoGraphs},
+    {"max-context-len-to-capture", kValue, kWarn, "", kAnyLength},
+    {"cudagraph-metrics", kSwitch, kWarn, "false",
+     "'fathom bench model --parts graphs' counts recorded steps"},
+    {"enable-layerwise-nvtx-tracing", kSwitch, kWarn, "false", "no ranges are marked"},
     {"kernel-config", kJson, kWarn, "", kKernels},
     {"enable-flashinfer-autotune", kSwitch, kWarn, "", kKernels},
     {"disable-custom-all-reduce", kSwitch, kWarn, "", kOneDevice},

@@ -1,6 +1,7 @@
 #include "cli/vllm_json_flags.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <vector>
@@ -42,8 +43,6 @@ const std::vector<std::string> kCompilationKeys = {"mode",
                                                    "cache_dir",
                                                    "local_cache_dir",
                                                    "debug_dump_path"};
-const std::vector<std::string> kGraphModes = {"NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY",
-                                              "FULL_AND_PIECEWISE"};
 const std::vector<std::string> kSpeculativeKeys = {"method",
                                                    "model",
                                                    "num_speculative_tokens",
@@ -110,6 +109,19 @@ std::string Join(const std::vector<std::string>& words) {
   return joined;
 }
 
+std::string Upper(std::string text) {
+  for (char& c : text) {
+    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+  }
+  return text;
+}
+
+bool IsTokenCount(const Json& number) {
+  // As unsigned, since a large one does not fit into int64_t.
+  return number.is_number_unsigned() &&
+         number.get<uint64_t>() <= static_cast<uint64_t>(kMostGraphTokens);
+}
+
 }  // namespace
 
 bool IsOurParser(std::string_view name) {
@@ -123,27 +135,50 @@ Judgement JudgeAnyObject(const std::string& value, Verdict verdict, std::string_
   return {verdict, std::string(text)};
 }
 
-Judgement JudgeCompilation(const std::string& value) {
+Result<CompilationConfig> ParseCompilationConfig(const std::string& value) {
   const Json json = Json::parse(value, nullptr, false);
-  constexpr const char* kInstead = "a CPU has no graphs and nothing is compiled at run time";
-  if (json.is_number_integer()) return {kWarn, kInstead};  // a level, as in -cc 3
-  if (!json.is_object()) return NotAnObject();
-  if (std::string problem = UnknownKeys(json, kCompilationKeys); !problem.empty()) {
-    return {kRefuse, std::move(problem)};
+  CompilationConfig config;
+  if (json.is_number_integer()) {  // as in -cc 3
+    config.others = {"level"};
+    return config;
   }
-  std::vector<std::string> keys;
+  if (!json.is_object()) return InvalidArgument(NotAnObject().text);
+  if (const std::string problem = UnknownKeys(json, kCompilationKeys); !problem.empty()) {
+    return InvalidArgument(problem);
+  }
   for (const auto& [key, member] : json.items()) {
+    const bool honoured = key == "cudagraph_mode" || key == "cudagraph_capture_sizes" ||
+                          key == "max_cudagraph_capture_size";
+    if (honoured && member.is_null()) continue;
     if (key == "cudagraph_mode") {
-      if (member.is_null() || member == "NONE") continue;
-      if (!member.is_string() || std::find(kGraphModes.begin(), kGraphModes.end(),
-                                           member.get<std::string>()) == kGraphModes.end()) {
-        return {kRefuse, "cudagraph_mode is one of " + Join(kGraphModes)};
+      config.mode = member.is_string() ? GraphModeOf(Upper(member.get<std::string>()))
+                                       : std::optional<GraphMode>();
+      if (!config.mode) {
+        return InvalidArgument(
+            "cudagraph_mode is one of NONE, PIECEWISE, FULL, FULL_DECODE_ONLY, "
+            "FULL_AND_PIECEWISE");
       }
+    } else if (key == "cudagraph_capture_sizes") {
+      const bool good =
+          member.is_array() && std::all_of(member.begin(), member.end(), [](const Json& size) {
+            return IsTokenCount(size) && size != 0;
+          });
+      if (!good) {
+        return InvalidArgument("cudagraph_capture_sizes is a list of numbers from 1 to " +
+                               std::to_string(kMostGraphTokens));
+      }
+      config.sizes = member.get<std::vector<int>>();
+    } else if (key == "max_cudagraph_capture_size") {
+      if (!IsTokenCount(member)) {
+        return InvalidArgument("max_cudagraph_capture_size is a number from 0 to " +
+                               std::to_string(kMostGraphTokens));
+      }
+      config.max_size = member.get<int>();
+    } else {
+      config.others.push_back(key);
     }
-    keys.push_back(key);
   }
-  if (keys.empty()) return {};
-  return {kWarn, Join(keys) + ": " + kInstead};
+  return config;
 }
 
 Judgement JudgeSpeculative(const std::string& value) {

@@ -84,6 +84,12 @@ class EngineCore {
   [[nodiscard]] const Backend& backend() const { return model_->backend(); }
   // Where the weights are. Any thread.
   [[nodiscard]] const WeightsReport& weights() const { return model_->weights(); }
+  // Steps that the backend records; absent where it records none whatever it is told.
+  [[nodiscard]] std::optional<GraphOptions> graphs() const {
+    const StepGraphs* graphs = model_->model().graphs();
+    if (graphs == nullptr) return std::nullopt;
+    return GraphOptions{graphs->mode(), graphs->sizes()};
+  }
   // The device's memory when all was in it; absent where the host's is computed in. Any thread.
   [[nodiscard]] const std::optional<MemoryState>& device_memory() const { return device_memory_; }
   // Takes a running request's blocks away as if memory had run out; it continues later, with the

@@ -39,6 +39,7 @@ class LocalEngine final : public Engine {
   [[nodiscard]] bool prefix_caching() const { return core_->prefix_caching(); }
   [[nodiscard]] const CacheSize& cache_size() const { return core_->cache_size(); }
   [[nodiscard]] const WeightsReport& weights() const { return core_->weights(); }
+  [[nodiscard]] std::optional<GraphOptions> graphs() const { return core_->graphs(); }
   [[nodiscard]] const std::optional<MemoryState>& device_memory() const {
     return core_->device_memory();
   }

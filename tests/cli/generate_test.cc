@@ -225,6 +225,35 @@ TEST(Generate, InstructionSetsAndInt8AreOptionsOfTheCpu) {
               AllOf(HasSubstr("--gpu-memory-utilization 0.5: refused"), HasSubstr("cpu backend")));
 }
 
+TEST(Generate, StepsAreRecordedByTheCudaBackendOnly) {
+  // What a backend does anyway may be said.
+  EXPECT_EQ(Generate({"--enforce-eager", "--temperature", "0", kSum}), "323\n");
+  EXPECT_EQ(Generate({"--compilation-config", R"({"cudagraph_mode":"NONE"})", "--temperature", "0",
+                      kSum}),
+            "323\n");
+  const auto refused = [](std::vector<std::string> options, int status) {
+    options.insert(options.begin(), {"generate", kSum});
+    const Outcome outcome = RunFathom(options);
+    EXPECT_EQ(outcome.status, status);
+    EXPECT_THAT(outcome.out, IsEmpty());
+    return outcome.err;
+  };
+  EXPECT_THAT(refused({"--compilation-config", R"({"cudagraph_mode":"FULL"})"}, 1),
+              AllOf(HasSubstr("--compilation-config cudagraph_mode FULL: refused"),
+                    HasSubstr("cpu backend")));
+  EXPECT_THAT(refused({"--cudagraph-capture-sizes", "1", "2", "4"}, 1),
+              HasSubstr("--cudagraph-capture-sizes: refused"));
+  EXPECT_THAT(refused({"--max-cudagraph-capture-size", "8", "--backend", "reference"}, 1),
+              AllOf(HasSubstr("--max-cudagraph-capture-size 8"), HasSubstr("reference backend")));
+  EXPECT_THAT(
+      refused({"--backend", "cuda", "--enforce-eager", "--cudagraph-capture-sizes", "1"}, 1),
+      AllOf(HasSubstr("--enforce-eager"), HasSubstr("--cudagraph-capture-sizes")));
+  EXPECT_THAT(refused({"--compilation-config", R"({"cudagraph_mode":"HALF"})"}, 2),
+              AllOf(HasSubstr("--compilation-config"), HasSubstr("FULL_DECODE_ONLY")));
+  EXPECT_THAT(refused({"--cudagraph-capture-sizes", "0"}, 2),
+              HasSubstr("--cudagraph-capture-sizes"));
+}
+
 // Tests run where there is no GPU; what is refused is refused before one is looked for.
 TEST(Generate, OptionsOfTheCpuAreRefusedWithTheCudaBackend) {
   const auto refused = [](std::vector<std::string> options) {

@@ -37,8 +37,15 @@ struct Command {
   std::vector<const char*> options;
 };
 
-const std::vector<const char*> kModelOptions = {"--model", "--backend", "--threads",
-                                                "--max-model-len", "--max-num-batched-tokens"};
+const std::vector<const char*> kModelOptions = {"--model",
+                                                "--backend",
+                                                "--threads",
+                                                "--max-model-len",
+                                                "--max-num-batched-tokens",
+                                                "--compilation-config",
+                                                "--enforce-eager",
+                                                "--cudagraph-capture-sizes",
+                                                "--max-cudagraph-capture-size"};
 const std::vector<const char*> kSamplingOptions = {"--temperature",
                                                    "--top-p",
                                                    "--top-k",
