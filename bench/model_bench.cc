@@ -8,6 +8,7 @@
 
 #include "base/parallel.h"
 #include "bench/direct_batch.h"
+#include "bench/graphs_bench.h"
 #include "bench/long_sequence.h"
 #include "bench/make_limits.h"
 #include "bench/step_bytes.h"
@@ -30,26 +31,30 @@ int64_t StepsInAll(const ModelBenchOptions& o) {
 int64_t LongestAlone(const ModelBenchOptions& o) {
   int64_t longest = 1;
   if (!o.prefill.empty()) longest = std::max(longest, o.prefill.back());
-  if (!o.contexts.empty()) longest = std::max(longest, o.contexts.back() + StepsInAll(o));
-  return longest;
+  if (!o.contexts.empty()) {
+    longest = std::max(longest, o.contexts.back() + kWarmSteps - 1 + StepsInAll(o));
+  }
+  return std::max(longest, GraphsLength(o));
 }
 int64_t LongestTogether(const ModelBenchOptions& o) {
-  // The first sequence takes part in the steps of every batch; one step is not measured.
-  return o.batch_context + StepsInAll(o) * static_cast<int64_t>(o.batches.size()) + 1;
+  // The first sequence takes part in the steps of every batch.
+  return o.batch_context + (kWarmSteps + StepsInAll(o)) * static_cast<int64_t>(o.batches.size());
 }
 
 Status Check(const ModelConfig& config, const ModelBenchOptions& o) {
-  if (o.prefill.empty() && o.contexts.empty() && o.batches.empty()) {
+  if (o.prefill.empty() && o.contexts.empty() && o.batches.empty() && o.graph_contexts.empty()) {
     return InvalidArgument("neither prompts nor contexts nor batches to measure");
   }
-  int64_t before = 0;
-  for (const int64_t context : o.contexts) {
-    const int64_t least = before == 0 ? 2 : before + StepsInAll(o) + 1;
-    if (context < least) {
-      return InvalidArgument("context " + std::to_string(context) + ": need one of at least " +
-                             std::to_string(least) + ", or fewer steps and repetitions");
+  for (const std::vector<int64_t>& contexts : {o.contexts, o.graph_contexts}) {
+    int64_t before = 0;
+    for (const int64_t context : contexts) {
+      const int64_t least = before == 0 ? 2 : before + kWarmSteps + StepsInAll(o);
+      if (context < least) {
+        return InvalidArgument("context " + std::to_string(context) + ": need one of at least " +
+                               std::to_string(least) + ", or fewer steps and repetitions");
+      }
+      before = context;
     }
-    before = context;
   }
   if (!o.batches.empty() && o.batch_context < 2) {
     return InvalidArgument("batch context " + std::to_string(o.batch_context) +
@@ -117,6 +122,10 @@ class ModelBench {
       for (int repeat = FirstRepeat(o_); repeat < o_.repeats; ++repeat) {
         FATHOM_RETURN_IF_ERROR(MeasureRead(m));
         FATHOM_RETURN_IF_ERROR(OnePrompt(*runner, length, repeat, &m));
+        // Of steps that are recorded, the second of a kind is.
+        for (int warm = 0; repeat < 0 && warm < 2; ++warm) {
+          FATHOM_RETURN_IF_ERROR(OnePrompt(*runner, length, repeat, nullptr));
+        }
       }
       FATHOM_RETURN_IF_ERROR(AddRow(length, m, table).status());
     }
@@ -132,7 +141,9 @@ class ModelBench {
     double at_512 = 0.0;
     for (const int64_t context : o_.contexts) {
       FATHOM_RETURN_IF_ERROR(sequence.GoTo(context - 1));
-      FATHOM_RETURN_IF_ERROR(sequence.Decode().status());  // not measured: the first at this depth
+      for (int step = 0; step < kWarmSteps; ++step) {
+        FATHOM_RETURN_IF_ERROR(sequence.Decode().status());
+      }
       Measurement m;
       for (int repeat = FirstRepeat(o_); repeat < o_.repeats; ++repeat) {
         FATHOM_RETURN_IF_ERROR(MeasureRead(m));
@@ -180,8 +191,12 @@ class ModelBench {
       batch->Append(SyntheticTokens(++stream, n, config_.vocab_size));
     };
     double ms = 0.0;
-    FATHOM_RETURN_IF_ERROR(batch->Step(&ms));  // not measured
-    append(most);
+    for (const int n : o_.batches) {
+      for (int step = 0; step < kWarmSteps; ++step) {
+        FATHOM_RETURN_IF_ERROR(batch->Step(n, &ms));
+        append(n);
+      }
+    }
     std::vector<Measurement> measurements(o_.batches.size());
     // In turns, so that a disturbance meets all sizes and contexts grow alike.
     for (int repeat = FirstRepeat(o_); repeat < o_.repeats; ++repeat) {
@@ -242,7 +257,8 @@ class ModelBench {
       FATHOM_RETURN_IF_ERROR(
           runner.Step(std::span(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(n)),
                       last ? SequenceRunner::Logits::kLast : SequenceRunner::Logits::kNone,
-                      last ? std::span<float>(logits_) : std::span<float>(), Observer(repeat)));
+                      last ? std::span<float>(logits_) : std::span<float>(),
+                      m == nullptr ? nullptr : Observer(repeat)));
       ms += MillisecondsSince(start);
       if (m == nullptr || !Counts(repeat)) continue;
       Count(n, last, *m);
@@ -302,6 +318,12 @@ std::string DescribeWeights(const WeightsReport& weights, bool is_synthetic) {
          (weights.exceed_memory ? ", larger than the available memory" : "");
 }
 
+// Which steps are recorded, in vLLM's words.
+std::string DescribeGraphs(const Model& model) {
+  const StepGraphs* const graphs = model.graphs();
+  return std::string(GraphModeName(graphs == nullptr ? GraphMode::kNone : graphs->mode()));
+}
+
 // What a device was expected to have taken by the model, and what it has.
 void DescribeMemory(const WeightsReport& weights, int64_t used_bytes, Report& report) {
   if (!weights.plan) return;
@@ -338,6 +360,7 @@ Result<Report> Bench(Checkpoint& checkpoint, const std::string& name, const Mode
                          ": has a memory of its own, and the limits that this benchmark would set "
                          "speeds against are not known");
   }
+  FATHOM_RETURN_IF_ERROR(CheckGraphs(loaded->backend(), o));
   FATHOM_ASSIGN_OR_RETURN(const MemoryState before, memory.State());
   FATHOM_RETURN_IF_ERROR(loaded->LoadModel(checkpoint, o.engine, max_rows,
                                            std::max(LongestAlone(o), together),
@@ -357,6 +380,7 @@ Result<Report> Bench(Checkpoint& checkpoint, const std::string& name, const Mode
                             {"huge_page_bytes", weights.huge_page_bytes},
                             {"memory_nodes", int64_t{weights.num_nodes}},
                             {"backend", std::string(loaded->backend().name())},
+                            {"graph_mode", DescribeGraphs(loaded->model())},
                             {"threads", int64_t{threads}},
                             {"chunk_tokens", int64_t{o.engine.max_batched_tokens}},
                             {"batch_context_tokens", o.batch_context},
@@ -369,6 +393,7 @@ Result<Report> Bench(Checkpoint& checkpoint, const std::string& name, const Mode
   if (!o.prefill.empty()) FATHOM_RETURN_IF_ERROR(bench.Prefill(report));
   if (!o.contexts.empty()) FATHOM_RETURN_IF_ERROR(bench.Contexts(report));
   if (!o.batches.empty()) FATHOM_RETURN_IF_ERROR(bench.Batches(report));
+  if (!o.graph_contexts.empty()) FATHOM_RETURN_IF_ERROR(BenchGraphs(loaded->model(), o, report));
   report.tables.push_back(limits->Table());
   return report;
 }

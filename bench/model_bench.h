@@ -23,6 +23,7 @@ struct ModelBenchOptions {
   std::vector<int64_t> prefill = {128, 512, 2048, 8192};                    // tokens of a prompt
   std::vector<int64_t> contexts = {128, 512, 2048, 8192, 32'768, 131'072};  // in front of an answer
   std::vector<int> batches = {1, 2, 4, 8, 16};                              // answers together
+  std::vector<int64_t> graph_contexts;  // in front of answers with and without recorded steps
   int64_t batch_context = 512;
   int64_t computed_tokens = 2048;  // of long contexts; then repeated; whole blocks
   int num_steps = 8;               // decode steps of a repetition
@@ -36,8 +37,14 @@ struct SyntheticModel {
   uint64_t seed = 1;
 };
 
+// Steps that are not measured in front of those that are: the first touches memory; a backend that
+// records steps does one without, then records the next of its kind, and a kind ends where a
+// context is a power of two.
+inline constexpr int kWarmSteps = 3;
+
 // kInvalidArgument for lengths beyond the model's positions, and for contexts nearer to each other
-// than the steps of a measurement; kOutOfMemory where caches need more than is free.
+// than the steps of a measurement; kOutOfMemory where caches need more than is free. Errors of
+// graph_contexts as BenchGraphs.
 Result<Report> BenchModel(const std::filesystem::path& model, const ModelBenchOptions& options);
 // The same with such weights; on a device the report also sets the memory that the model takes
 // against the plan's. kInvalidArgument for --weights other than mmap, since nothing is copied.

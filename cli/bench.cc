@@ -264,9 +264,12 @@ void AddModel(CLI::App& bench, Action& action) {
   AddCounts(*command, "--batch", o->bench.batches, 4096, "Numbers of answers together");
   AddCount(*command, "--batch-context", o->bench.batch_context, 2, kMostTokens,
            "Tokens in front of those");
-  command->add_option("--parts", o->parts, "What to measure (default: all three)")
+  command
+      ->add_option("--parts", o->parts,
+                   "What to measure (default: prefill, decode, batch); graphs: answers without and "
+                   "with recorded steps, on a backend that records some")
       ->delimiter(',')
-      ->check(CLI::IsMember({"prefill", "decode", "batch"}));
+      ->check(CLI::IsMember({"prefill", "decode", "batch", "graphs"}));
   AddCount(*command, "--computed-tokens", o->bench.computed_tokens, 256, kMostTokens,
            "Tokens of a long context that are computed and then repeated; a multiple of 256");
   AddCount(*command, "--steps", o->bench.num_steps, 1, 65'536, "Decode steps of a repetition");
@@ -292,24 +295,29 @@ void AddModel(CLI::App& bench, Action& action) {
   command->callback([o, command, &action] {
     action = [o, command] {
       const auto wants = [&](const std::string& part) {
-        return o->parts.empty() ||
-               std::find(o->parts.begin(), o->parts.end(), part) != o->parts.end();
+        if (o->parts.empty()) return part != "graphs";
+        return std::find(o->parts.begin(), o->parts.end(), part) != o->parts.end();
       };
       const bool prefill = wants("prefill"), decode = wants("decode"), batch = wants("batch");
+      const bool graphs = wants("graphs"), answers = decode || graphs;
       // An option that would change nothing is a mistake.
-      const std::vector<std::pair<const char*, bool>> used = {
-          {"--prefill", prefill},     {"--contexts", decode},        {"--batch", batch},
-          {"--batch-context", batch}, {"--computed-tokens", decode}, {"--steps", decode || batch}};
+      const std::vector<std::pair<const char*, bool>> used = {{"--prefill", prefill},
+                                                              {"--contexts", answers},
+                                                              {"--batch", batch},
+                                                              {"--batch-context", batch},
+                                                              {"--computed-tokens", answers},
+                                                              {"--steps", answers || batch}};
       for (const auto& [option, is_used] : used) {
         if (!is_used && command->count(option) > 0) {
           return Fail(InvalidArgument(std::string(option) + ": belongs to none of --parts"));
         }
       }
       if (!prefill) o->bench.prefill.clear();
+      Sort(o->bench.contexts);
+      if (graphs) o->bench.graph_contexts = o->bench.contexts;
       if (!decode) o->bench.contexts.clear();
       if (!batch) o->bench.batches.clear();
       Sort(o->bench.prefill);
-      Sort(o->bench.contexts);
       Sort(o->bench.batches);
       if (!o->synthetic.empty()) {
         return Print(BenchSynthetic(o->engine, o->synthetic, o->layers, o->seed, o->bench),

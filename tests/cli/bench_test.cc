@@ -173,6 +173,33 @@ TEST(Bench, ModelMeasuresPartsAlone) {
                            "--repeats", "1", "--threads", "1"});
   EXPECT_EQ(json["tables"].size(), 2U);
   EXPECT_EQ(json["tables"]["decode"].size(), 1U);
+  EXPECT_EQ(json["conditions"]["graph_mode"], "NONE");
+}
+
+// In builds with the CUDA backend and beside a GPU; elsewhere refused by name.
+TEST(Bench, ModelSetsRecordedStepsAgainstDirectOnes) {
+  const Outcome outcome =
+      RunFathom({"bench", "model", "--backend", "cuda", "--parts", "graphs", "--contexts", "2,300",
+                 "--steps", "2", "--repeats", "2", "--cudagraph-capture-sizes", "1,2", "--json"});
+  if (outcome.status != 0) {
+    EXPECT_EQ(outcome.out, "");
+    if (outcome.err.find("cmake --preset cuda") != std::string::npos) return;
+    EXPECT_THAT(outcome.err, HasSubstr("no NVIDIA driver"));
+    const char* required = std::getenv("FATHOM_REQUIRE_GPU");
+    EXPECT_FALSE(required != nullptr && std::string_view(required) == "1") << outcome.err;
+    GTEST_SKIP() << "SKIPPED: " << outcome.err;
+  }
+  const Json json = Json::parse(outcome.out, nullptr, false);
+  ASSERT_TRUE(json.is_object()) << outcome.out;
+  EXPECT_EQ(json["conditions"]["graph_mode"], "FULL_AND_PIECEWISE");
+  ASSERT_EQ(json["tables"]["graphs"].size(), 2U);
+  for (const Json& row : json["tables"]["graphs"]) {
+    ExpectSpread(row, "direct_tokens_per_s", "direct_low", "direct_high");
+    ExpectSpread(row, "recorded_tokens_per_s", "recorded_low", "recorded_high");
+  }
+  EXPECT_GE(json["summary"]["graph_recordings"], 1);
+  EXPECT_GE(json["summary"]["graph_replays"], 4);
+  EXPECT_GE(json["summary"]["graph_recording_bytes"], 0);
 }
 
 TEST(Bench, ModelMeasuresSyntheticWeights) {
@@ -295,6 +322,10 @@ TEST(Bench, WhatCannotBeMeasuredIsRefused) {
   expect({"model", "--parts", "batch", "--batch", "4096", "--batch-context", "1000K"}, kFailed,
          "--batch-context");
   expect({"model", "--parts", "decoding"}, kUsage, "--parts");
+  expect({"model", "--parts", "graphs"}, kFailed,
+         "--parts graphs: the cpu backend records no steps");
+  expect({"model", "--parts", "graphs", "--batch", "2"}, kFailed, "--batch");
+  expect({"model", "--cudagraph-capture-sizes", "1,2"}, kFailed, "--cudagraph-capture-sizes");
   expect({"model", "--parts", "decode", "--prefill", "12"}, kFailed, "--prefill");
   expect({"model", "--batch", "0"}, kUsage, "--batch");
   expect({"model", "--threads", "0"}, kUsage, "--threads");
