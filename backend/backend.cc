@@ -74,6 +74,9 @@ Status Backend::SparseAttention(const SparseAttentionArgs& args) {
 
 Status Backend::InverseRopeOut(const InverseRopeOutArgs& args) {
   FATHOM_RETURN_IF_ERROR(Check(args));
+  if (args.quantise_input && numerics_ == Numerics::kExact) {
+    return InvalidArgument("inverse_rope_out: quantise_input: exact numerics round nothing");
+  }
   return DoInverseRopeOut(args);
 }
 

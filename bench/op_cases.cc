@@ -66,9 +66,10 @@ std::vector<std::string> OpCases::Names() {
 
 Result<std::unique_ptr<OpCases>> OpCases::Create(const ModelConfig& config, Backend& backend,
                                                  WeightMemory& weights, int num_rows,
-                                                 int64_t context,
-                                                 std::span<const std::string> only) {
+                                                 int64_t context, std::span<const std::string> only,
+                                                 bool fp8_o_proj_inputs) {
   std::unique_ptr<OpCases> cases(new OpCases(config, backend, weights, num_rows));
+  cases->fp8_o_proj_inputs_ = fp8_o_proj_inputs;
   FATHOM_ASSIGN_OR_RETURN(cases->cache_,
                           OpCache::Create(config, backend.memory(), context, num_rows));
   for (const Operation& operation : Operations()) {

@@ -46,11 +46,12 @@ inline double Product(std::initializer_list<int64_t> factors) {
 class OpCases {
  public:
   // Those of `only` (all, where it is empty) for a step of `num_rows` tokens of one sequence behind
-  // `context` ones. `backend` is prepared for it; it and `weights` must outlive the cases.
+  // `context` ones. `backend` is prepared for it; it and `weights` must outlive the cases. Inputs
+  // of wo_a are as official, or rounded to e4m3.
   static Result<std::unique_ptr<OpCases>> Create(const ModelConfig& config, Backend& backend,
                                                  WeightMemory& weights, int num_rows,
-                                                 int64_t context,
-                                                 std::span<const std::string> only);
+                                                 int64_t context, std::span<const std::string> only,
+                                                 bool fp8_o_proj_inputs = false);
   // All operations that there are cases of.
   static std::vector<std::string> Names();
 
@@ -106,6 +107,7 @@ class OpCases {
   Backend& backend_;
   WeightMemory& weights_;
   const int n_;
+  bool fp8_o_proj_inputs_ = false;
   std::unique_ptr<OpCache> cache_;
   std::vector<DeviceBuffer> operands_;
   Status operands_status_;

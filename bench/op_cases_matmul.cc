@@ -167,7 +167,8 @@ Status OpCases::AddInverseRopeOut() {
   args.cos_sin = Values({n_, c.rope_dim / 2, 2});
   args.groups = c.o_groups;
   args.out = Values({n_, rows});
-  OpCase op{"inverse_rope_out", "wo_a, fp8"};
+  args.quantise_input = fp8_o_proj_inputs_;
+  OpCase op{"inverse_rope_out", fp8_o_proj_inputs_ ? "wo_a, fp8, e4m3 inputs" : "wo_a, fp8"};
   op.weight_bytes = WeightMemory::StoredBytes(DType::kF8E4M3, rows, cols);
   op.activation_bytes = ViewBytes(args.o, args.cos_sin, args.out);
   op.flop = Product({2, n_, rows, cols}) + Product({3, n_, c.num_heads, c.rope_dim});

@@ -27,6 +27,7 @@ LocalEngineOptions EngineOptions(const OpsBenchOptions& o) {
   engine.backend_plugin = o.backend_plugin;
   engine.num_threads = o.num_threads;
   engine.cpu = o.cpu;
+  engine.fp8_o_proj_inputs = o.fp8_o_proj_inputs;
   return engine;
 }
 
@@ -153,6 +154,7 @@ Result<Report> BenchOps(const ModelConfig& config, const OpsBenchOptions& o) {
        {"device", device},
        {"threads", int64_t{threads}},
        {"fp4_inputs", std::string(o.cpu.int8_activations ? "int8" : "official")},
+       {"o_proj_inputs", std::string(o.fp8_o_proj_inputs ? "fp8" : "bf16")},
        {"context_tokens", o.context},
        {"weights", std::string("random, taken in turn from a ring of each format")},
        {"weight_ring_bytes", weights.ring_bytes()},
@@ -166,8 +168,9 @@ Result<Report> BenchOps(const ModelConfig& config, const OpsBenchOptions& o) {
        {"read_buffer_bytes", limits->buffer_bytes()}});
   FATHOM_RETURN_IF_ERROR(limits->MeasureCompute());
   for (const int rows : o.rows) {
-    FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<OpCases> cases,
-                            OpCases::Create(config, *backend, weights, rows, o.context, o.only));
+    FATHOM_ASSIGN_OR_RETURN(
+        const std::unique_ptr<OpCases> cases,
+        OpCases::Create(config, *backend, weights, rows, o.context, o.only, o.fp8_o_proj_inputs));
     ReportTable table{std::to_string(rows) + (rows == 1 ? " row" : " rows"),
                       {"operation", "what", "median_us", "low_us", "high_us", "runs",
                        "weight_bytes", "cache_bytes", "activation_bytes", "flop", "gb_per_s",

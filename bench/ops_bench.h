@@ -25,6 +25,7 @@ struct OpsBenchOptions {
   std::string backend_plugin;            // as in LocalEngineOptions
   int num_threads = 0;                   // 0: DefaultThreadCount()
   CpuOptions cpu;                        // int8_dense is not for weights that come in turn
+  bool fp8_o_proj_inputs = false;        // of inverse_rope_out
   std::vector<int> rows = {1, 16, 512};  // tokens of the step
   std::vector<std::string> only;         // operations (OperationNames); empty: all
   // Tokens in front of the step. 8191: the first row ends a compression window of either ratio.

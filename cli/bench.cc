@@ -335,6 +335,7 @@ void AddOps(CLI::App& bench, Action& action) {
     std::string shapes = "flash";
     std::string isa = "auto";
     std::string activations = "official";
+    std::string o_proj_activations = "bf16";
     bench::OpsBenchOptions bench;
     bool json = false;
   };
@@ -349,6 +350,7 @@ void AddOps(CLI::App& bench, Action& action) {
   AddComputeOptions(*command, o->bench.backend, o->bench.backend_plugin, o->bench.num_threads,
                     o->isa);
   AddActivationsOption(*command, o->activations);
+  AddOProjActivationsOption(*command, o->o_proj_activations);
   AddCounts(*command, "--rows", o->bench.rows, 65'536, "Tokens of the step, all of one sequence");
   command->add_option("--only", o->bench.only, "Operations (default: all)")
       ->delimiter(',')
@@ -369,6 +371,7 @@ void AddOps(CLI::App& bench, Action& action) {
       o->bench.backend = BackendName(o->bench.backend, o->bench.backend_plugin);
       if (const Status status = UseIsa(o->isa, o->bench.backend); !status.ok()) return Fail(status);
       o->bench.cpu.int8_activations = o->activations == "int8";
+      o->bench.fp8_o_proj_inputs = o->o_proj_activations == "fp8";
       return Print(Named(BenchOps(*config, o->bench), o->shapes), o->json);
     };
   });

@@ -85,6 +85,16 @@ void AddActivationsOption(CLI::App& command, std::string& activations) {
       ->capture_default_str();
 }
 
+void AddOProjActivationsOption(CLI::App& command, std::string& activations) {
+  command
+      .add_option(
+          "--o-proj-activations", activations,
+          "Inputs of the grouped output projection (wo_a): bf16 (official), or fp8: rounded "
+          "to e4m3 as those of other fp8 matrices are")
+      ->check(CLI::IsMember({"bf16", "fp8"}))
+      ->capture_default_str();
+}
+
 Result<ExpertOffload> ParseExpertOffload(std::string_view text) {
   if (text == "auto") return ExpertOffload{true, {}};
   constexpr double kMostGib = 1 << 20;
@@ -133,6 +143,7 @@ void AddBackendOptions(CLI::App& command, ModelOptions& o) {
                   "fp8 matrices: stored, or int8: a lossy copy, faster, needs their memory twice")
       ->check(CLI::IsMember({"stored", "int8"}))
       ->capture_default_str();
+  AddOProjActivationsOption(command, o.o_proj_activations);
   command
       .add_option("--numa", o.numa,
                   "auto: on machines with several memory nodes, threads stay on theirs and copied "
@@ -248,6 +259,7 @@ Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model) {
   }
   options.cpu.int8_activations = model.cpu_activations == "int8";
   options.cpu.int8_dense = model.cpu_dense == "int8";
+  options.fp8_o_proj_inputs = model.o_proj_activations == "fp8";
   options.num_threads = model.num_threads;
   FATHOM_ASSIGN_OR_RETURN(options.numa, ParseNumaMode(model.numa));
   FATHOM_ASSIGN_OR_RETURN(options.weights, ParseWeightsMode(model.weights));

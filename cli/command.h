@@ -60,6 +60,7 @@ struct ModelOptions {
   std::string cpu_isa = "auto";
   std::string cpu_activations = "official";
   std::string cpu_dense = "stored";
+  std::string o_proj_activations = "bf16";
   int64_t max_model_len = 0;
   int max_batched_tokens = 512;
   std::string expert_offload;                     // "auto" or GiB; empty: not given
@@ -74,6 +75,8 @@ void AddComputeOptions(CLI::App& command, std::string& backend, std::string& plu
 std::string BackendName(const std::string& backend, const std::string& plugin);
 // --cpu-activations.
 void AddActivationsOption(CLI::App& command, std::string& activations);
+// --o-proj-activations.
+void AddOProjActivationsOption(CLI::App& command, std::string& activations);
 // Makes the process compute with that instruction set ("auto": the best one). kInvalidArgument for
 // one that is not there, and for any but "auto" with another backend than the cpu's.
 Status UseIsa(const std::string& isa, const std::string& backend);
@@ -82,8 +85,8 @@ Result<ExpertOffload> ParseExpertOffload(std::string_view text);
 void AddExpertOffloadOption(CLI::App& command, std::string& offload);
 // Refuses, naming the option, experts outside of the memory of a backend that has only one.
 Status CheckOffloadOptions(const ModelOptions& options);
-// Those, --cpu-activations, --cpu-dense, --numa, --weights, --max-num-batched-tokens, where experts
-// lie and which steps are recorded.
+// Those, --cpu-activations, --cpu-dense, --o-proj-activations, --numa, --weights,
+// --max-num-batched-tokens, where experts lie and which steps are recorded.
 void AddBackendOptions(CLI::App& command, ModelOptions& options);
 // All of them.
 void AddModelOptions(CLI::App& command, ModelOptions& options);

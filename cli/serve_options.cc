@@ -76,7 +76,8 @@ void AddModelGroup(CLI::App& command, ServeOptions& o) {
   AddModelOptions(command, o.model);
   Group group(command, "Model");
   group.Take({"--model", "--backend", "--backend-plugin", "--threads", "--cpu-isa",
-              "--cpu-activations", "--cpu-dense", "--numa", "--weights", "--max-model-len"});
+              "--cpu-activations", "--cpu-dense", "--o-proj-activations", "--numa", "--weights",
+              "--max-model-len"});
   group.Value("--tokenizer", o.tokenizer, "Directory or id with another tokenizer");
   group.Value("--revision", o.revision, "Branch, tag or commit of a model named by an id");
   group.Value("--tokenizer-revision", o.tokenizer_revision, "The same of --tokenizer");

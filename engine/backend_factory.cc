@@ -41,6 +41,15 @@ Result<std::unique_ptr<Backend>> Make(const std::string& name, Numerics numerics
 
 Status CheckBackendOptions(const LocalEngineOptions& o) {
   const bool plugin = o.backend == "plugin";
+  if (o.fp8_o_proj_inputs) {
+    const std::string option = "--o-proj-activations fp8: ";
+    if (o.numerics == Numerics::kExact) {
+      return InvalidArgument(option + "exact numerics round nothing");
+    }
+    if (o.cpu.int8_dense) {
+      return InvalidArgument(option + "with --cpu-dense int8 these inputs are rounded to int8");
+    }
+  }
   if (plugin == o.backend_plugin.empty()) {
     return InvalidArgument(plugin ? "--backend-plugin: names no file"
                                   : "--backend-plugin: not with the " + o.backend + " backend");

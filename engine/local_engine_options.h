@@ -46,6 +46,8 @@ struct LocalEngineOptions {
   // What to compute on in place of `backend`; absent but in tests.
   std::function<Result<std::unique_ptr<Backend>>(Numerics)> make_backend;
   Numerics numerics = Numerics::kOfficial;
+  // Inputs of wo_a in e4m3 (Model::QuantiseOProjInputs).
+  bool fp8_o_proj_inputs = false;
   int64_t max_model_len = 0;     // 0: the model's, or what fits into the cache
   int max_batched_tokens = 512;  // tokens of one step
   int max_num_seqs = 0;  // requests that run together; 0: 256, or max_batched_tokens if less

@@ -156,6 +156,7 @@ Status LocalModel::LoadModel(Checkpoint& checkpoint, const LocalEngineOptions& o
   FATHOM_RETURN_IF_ERROR(LoadWeights(checkpoint, options));
   FATHOM_ASSIGN_OR_RETURN(model_,
                           Model::Create(checkpoint, *backend_, max_rows, max_positions, upload));
+  if (options.fp8_o_proj_inputs) FATHOM_RETURN_IF_ERROR(model_->QuantiseOProjInputs());
   if (!memory.host_readable()) {
     FATHOM_ASSIGN_OR_RETURN(const MemoryState state, memory.State());
     weights_.device = state.name;

@@ -28,7 +28,8 @@ Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics n
 // On a pool that outlives the backend.
 Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics numerics,
                                              ThreadPool& pool, const CpuOptions& cpu = {});
-// kInvalidArgument, naming the option, for what the chosen backend has no use for.
+// kInvalidArgument, naming the option, for what the chosen backend has no use for and for options
+// that exclude each other.
 Status CheckBackendOptions(const LocalEngineOptions& options);
 
 // What became of the weights, for whoever tells the user.

@@ -39,6 +39,7 @@ Result<PrefixKey> ModelFingerprint(const Model& model, Numerics numerics,
   }
   for (const int ratio : layout.geometry().ratios) Append(bytes, ratio);
   Append(bytes, numerics);
+  Append(bytes, model.quantises_o_proj_inputs());
   Append(bytes, layout.dtypes().attention);
   Append(bytes, layout.dtypes().indexer);
   const std::vector<float>& plain = model.rope_frequencies(false);

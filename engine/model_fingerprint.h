@@ -8,9 +8,9 @@
 
 namespace fathom {
 
-// SHA-256 of the geometry, the rope parameters, the cache's formats and the norm weights of all
-// layers, which no two trainings share. The same on every machine. Errors are those of copies out
-// of the backend's memory.
+// SHA-256 of the geometry, the rope parameters, the numerics, the cache's formats and the norm
+// weights of all layers, which no two trainings share. The same on every machine. Errors are those
+// of copies out of the backend's memory.
 Result<PrefixKey> ModelFingerprint(const Model& model, Numerics numerics,
                                    const CacheLayout& layout);
 

@@ -65,6 +65,10 @@ Result<std::unique_ptr<Backend>> MakePluginBackend(const LocalEngineOptions& o) 
   FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<PluginBackend> backend,
                           Load(o.backend_plugin, o.numerics));
   FATHOM_RETURN_IF_ERROR(CheckCacheFormats(*backend, dtypes));
+  if (o.fp8_o_proj_inputs && !backend->HasFeature(FATHOM_FEATURE_E4M3_HEADS)) {
+    return Unimplemented("--o-proj-activations fp8: " + std::string(backend->name()) +
+                         " has bf16 ones only");
+  }
   FATHOM_RETURN_IF_ERROR(CheckMemoryOptions(*backend, o));
   return std::unique_ptr<Backend>(std::move(backend));
 }

@@ -146,6 +146,21 @@ std::vector<int64_t> Model::DeviceBuffers(const ModelConfig& config, int max_row
           logits_rows * config.vocab_size * static_cast<int64_t>(sizeof(float))};
 }
 
+Status Model::QuantiseOProjInputs() {
+  if (backend_.numerics() == Numerics::kExact) {
+    return InvalidArgument("--o-proj-activations fp8: exact numerics round nothing");
+  }
+  for (size_t layer = 0; layer < weights_->layers.size(); ++layer) {
+    const WeightView& wo_a = weights_->layers[layer].attn.wo_a;
+    if (wo_a.quantised()) continue;
+    return InvalidArgument("--o-proj-activations fp8: layers." + std::to_string(layer) +
+                           ".attn.wo_a is " + std::string(DTypeName(wo_a.dtype)) +
+                           ", and e4m3 inputs are those of fp8 matrices");
+  }
+  quantise_o_proj_inputs_ = true;
+  return OkStatus();
+}
+
 Status Model::CountExpertUse() {
   expert_use_ = std::make_unique<ExpertUse>(config_);
   const int64_t ids = int64_t{config_.num_layers} * max_rows() * config_.num_experts_per_token;
@@ -510,8 +525,9 @@ Status Model::AfterAttention(int layer, TensorView<float> hc, ForwardObserver* o
   const int n = rows();
   const AttentionWeights& w = Layer(layer).attn;
   const TensorView<float> o_lora = a.o_lora.First(n);
-  FATHOM_RETURN_IF_ERROR(backend_.InverseRopeOut(
-      {a.attn_o.First(n), RotationsOf(layer), w.wo_a, config_.o_groups, o_lora}));
+  FATHOM_RETURN_IF_ERROR(
+      backend_.InverseRopeOut({a.attn_o.First(n), RotationsOf(layer), w.wo_a, config_.o_groups,
+                               o_lora, quantise_o_proj_inputs_}));
   FATHOM_RETURN_IF_ERROR(backend_.Linear({o_lora, {w.wo_b, a.sublayer_out.First(n)}, {}, true}));
   FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "attn_out", a.sublayer_out.First(n)));
   FATHOM_RETURN_IF_ERROR(HcPost(hc));

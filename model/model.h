@@ -78,6 +78,12 @@ class Model {
     prefetch_ = std::move(prefetch);
   }
 
+  // The inputs of wo_a are rounded to e4m3 (`--o-proj-activations fp8`), which the official code
+  // does not do. Before the first step: steps that were recorded stay as they are.
+  // kInvalidArgument in exact numerics, and where a wo_a is neither fp8 nor fp4.
+  Status QuantiseOProjInputs();
+  [[nodiscard]] bool quantises_o_proj_inputs() const { return quantise_o_proj_inputs_; }
+
   // Counts from here on which routed experts steps choose: all rows of all steps that come to their
   // end. kOutOfMemory where a device has no room for the ids of a step.
   Status CountExpertUse();
@@ -168,6 +174,7 @@ class Model {
   // Where the host cannot read logits: those of some rows at a time [rows, vocab].
   DeviceBuffer logits_buffer_;
   TensorView<float> logits_;
+  bool quantise_o_proj_inputs_ = false;
   std::unique_ptr<ExpertPrefetch> prefetch_;  // absent where weights are in memory
   // Where experts are counted: what the step's layers have chosen so far, one layer after the
   // other, in the backend's memory, so that a device is asked once a step and not in every layer.

@@ -81,8 +81,14 @@ class CpuBackend final : public Backend {
   [[nodiscard]] const cpu::Int8Weight* Int8Of(const WeightView& weight) const;
   [[nodiscard]] cpu::ByteForm ByteFormOf(InputForm form) const;
 
-  // Rows of x in that form, in scratch memory that the next call for the same form overwrites.
-  cpu::InputRows PrepareInput(TensorView<const float> x, InputForm form);
+  // Columns [first, first + cols) of the rows of x in that form, in scratch memory that the next
+  // call for the same form overwrites.
+  cpu::InputRows PrepareInput(TensorView<const float> x, InputForm form, int64_t first,
+                              int64_t cols);
+  // All columns.
+  cpu::InputRows PrepareInput(TensorView<const float> x, InputForm form) {
+    return PrepareInput(x, form, 0, x.row_size());
+  }
   // One row: what an input of that form is in memory. `out` has room for PermuteInput of as many
   // floats, and may be x.
   void PrepareRow(std::span<const float> x, InputForm form, bool permute, int thread, float* out);

@@ -1,6 +1,4 @@
 // See backend/ops/inverse_rope_out.h for the contract.
-#include <utility>
-
 #include "backend/cpu/scratch.h"
 
 namespace fathom {
@@ -18,33 +16,17 @@ Status CpuBackend::DoInverseRopeOut(const InverseRopeOutArgs& args) {
     }
   });
 
-  // The rows of a group share one slice of the heads, which fp8 weights take unrounded.
+  // The rows of a group share one slice of the heads, which fp8 weights take unrounded unless asked
+  // to round it, or unless they have an int8 copy.
   const int rank = args.wo_a.rows / args.groups;
   const int64_t width = args.wo_a.cols;
-  const auto cols = static_cast<size_t>(width);
   const bool int8 = Int8Of(args.wo_a) != nullptr && rank % cpu::kRowBlock == 0;
+  const InputForm form = int8                            ? InputForm::kInt8
+                         : !args.quantise_input          ? InputForm::kFloats
+                         : args.wo_a.dtype == DType::kI8 ? InputForm::kBytes
+                                                         : InputForm::kE4m3;
   for (int group = 0; group < args.groups; ++group) {
-    const float** rows = scratch_->float_rows.data();
-    const void** slots = scratch_->int8_rows.data();
-    cpu::InputRows x{rows, nullptr, nullptr, n};
-    if (int8) {
-      x = {nullptr, nullptr, slots, n, ByteFormOf(InputForm::kInt8)};
-    } else if (n > cpu::kDirectInputs) {
-      x = {nullptr, rows, nullptr, n};
-    }
-    ForEach(n, x.floats != nullptr ? 1 : 4 * width, [&](int64_t i, int) {
-      const std::span<const float> slice =
-          std::as_const(args.o).row(i).subspan(static_cast<size_t>(group * width), cols);
-      if (x.floats != nullptr) {
-        rows[i] = slice.data();
-      } else if (int8) {
-        slots[i] = scratch_->int8_inputs.part(i);
-        cpu::Int8Row(slice, cpu::kInt8Group, cpu::SlotAt(scratch_->int8_inputs.part(i), width));
-      } else {
-        rows[i] = scratch_->float_inputs.part(i);
-        cpu::PermuteInput(slice, scratch_->float_inputs.part(i));
-      }
-    });
+    const cpu::InputRows x = PrepareInput(args.o, form, group * width, width);
     MultiplySlice(x, args.wo_a, group * rank, rank, official(), args.out);
   }
   return OkStatus();

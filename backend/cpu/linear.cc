@@ -48,9 +48,12 @@ void CpuBackend::PrepareRow(std::span<const float> x, InputForm form, bool permu
   }
 }
 
-cpu::InputRows CpuBackend::PrepareInput(TensorView<const float> x, InputForm form) {
+cpu::InputRows CpuBackend::PrepareInput(TensorView<const float> x, InputForm form, int64_t first,
+                                        int64_t cols) {
   const int64_t n = x.dim(0);
-  const int64_t cols = x.dim(1);
+  const auto slice = [&](int64_t i) {
+    return x.row(i).subspan(static_cast<size_t>(first), static_cast<size_t>(cols));
+  };
   const bool permute = n > cpu::kDirectInputs;
   Scratch& scratch = *scratch_;
   const bool bytes = form == InputForm::kBytes || form == InputForm::kInt8;
@@ -59,7 +62,7 @@ cpu::InputRows CpuBackend::PrepareInput(TensorView<const float> x, InputForm for
   const void** slots =
       form == InputForm::kInt8 ? scratch.int8_rows.data() : scratch.byte_rows.data();
   if (form == InputForm::kFloats && !permute) {
-    for (int64_t i = 0; i < n; ++i) floats[i] = x.row(i).data();
+    for (int64_t i = 0; i < n; ++i) floats[i] = slice(i).data();
     return {floats, nullptr, nullptr, n};
   }
   const auto& rows = form == InputForm::kBytes  ? scratch.byte_inputs
@@ -68,7 +71,7 @@ cpu::InputRows CpuBackend::PrepareInput(TensorView<const float> x, InputForm for
                                                 : scratch.float_inputs;
   ForEach(n, 4 * cols, [&](int64_t i, int thread) {
     float* row = rows.part(i);
-    PrepareRow(x.row(i), form, permute, thread, row);
+    PrepareRow(slice(i), form, permute, thread, row);
     if (bytes) {
       slots[i] = row;
     } else {

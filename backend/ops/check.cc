@@ -324,6 +324,8 @@ Status Check(const InverseRopeOutArgs& a) {
       .That(2 * a.cos_sin.dim(1) <= d, "cos_sin rotates more than a head")
       .Shape("out", a.out, {n, a.out.dim(1)})
       .That(a.out.dim(1) % a.groups == 0, "outputs must divide into groups")
+      .That(!a.quantise_input || a.wo_a.quantised(),
+            "quantise_input: wo_a is neither fp8 nor fp4, whose inputs are rounded to e4m3")
       .Done();
 }
 

@@ -23,10 +23,10 @@ extern "C" {
 #endif
 
 // A major version is another layout: both sides need the same one. A minor version adds to the ends
-// of structs that begin with their size, so a host takes plug-ins of its own minor version and
-// older ones.
+// of structs that begin with their size, or takes a field that was reserved, so a host takes
+// plug-ins of its own minor version and older ones.
 #define FATHOM_PLUGIN_MAJOR 1
-#define FATHOM_PLUGIN_MINOR 0
+#define FATHOM_PLUGIN_MINOR 1
 
 #define FATHOM_PLUGIN_EXPORT __attribute__((visibility("default")))
 
@@ -314,12 +314,14 @@ typedef struct FathomSparseAttentionArgs {
 
 typedef struct FathomInverseRopeOutArgs {
   uint64_t struct_size;
-  FathomF32 o;             // [n, H, d], read; the rotated channels are overwritten
+  FathomF32 o;             // [n, H, d], read; may be overwritten
   FathomConstF32 cos_sin;  // [n, rope_dim / 2, 2]
   FathomWeight wo_a;       // [groups * rank, H * d / groups]
   FathomF32 out;           // [n, groups * rank], written
   int32_t groups;
-  int32_t reserved;
+  // Round the rotated heads to e4m3 in front of the product, as `linear` does its input. Only with
+  // FATHOM_FEATURE_E4M3_HEADS, official numerics, and a wo_a in fp8 or fp4. 0 in version 1.0.
+  int32_t quantise_input;
 } FathomInverseRopeOutArgs;
 
 enum { FATHOM_SQRT_SOFTPLUS = 0, FATHOM_SIGMOID = 1, FATHOM_SOFTMAX = 2 };
@@ -398,6 +400,9 @@ typedef struct FathomMemoryState {
   int64_t free_bytes;  // now; what other processes take counts
 } FathomMemoryState;
 
+// What an operation may be asked for that not every plug-in can do.
+enum { FATHOM_FEATURE_E4M3_HEADS = 0 };  // inverse_rope_out with quantise_input
+
 // The table. Functions are required but for those that may be null.
 typedef struct FathomBackendTable {
   uint32_t major;  // FATHOM_PLUGIN_MAJOR
@@ -408,7 +413,7 @@ typedef struct FathomBackendTable {
   uint32_t encodings;     // bits 1 << FATHOM_ENTRY_..., those that operations read and write
   int32_t host_readable;  // 1: the host may read and write the memory, and operands may be anywhere
                           // in the process's; 0: only copies reach it
-  int32_t reserved;       // 0
+  uint32_t features;      // bits 1 << FATHOM_FEATURE_...; 0 in version 1.0
 
   // A backend at `*backend`. Called before weights are read: what the machine lacks is told here.
   FathomStatus (*create)(const FathomCreateArgs*, FathomBackend** backend, FathomError*);

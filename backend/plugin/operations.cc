@@ -169,6 +169,9 @@ Status PluginBackend::DoSparseAttention(const SparseAttentionArgs& args) {
 }
 
 Status PluginBackend::DoInverseRopeOut(const InverseRopeOutArgs& args) {
+  if (args.quantise_input && !HasFeature(FATHOM_FEATURE_E4M3_HEADS)) {
+    return Unimplemented(name_ + ": inverse_rope_out has no e4m3 inputs");
+  }
   FATHOM_RETURN_IF_ERROR(Fits("inverse_rope_out: rows", args.o.dim(0), limits_.max_rows));
   FATHOM_RETURN_IF_ERROR(CheckHeads(args.o.dim(1), args.o.dim(2)));
   FATHOM_RETURN_IF_ERROR(Fits("inverse_rope_out: columns", args.wo_a.cols, limits_.max_cols));
@@ -178,6 +181,7 @@ Status PluginBackend::DoInverseRopeOut(const InverseRopeOutArgs& args) {
   c.wo_a = ToC(args.wo_a);
   c.out = ToC(args.out);
   c.groups = args.groups;
+  c.quantise_input = args.quantise_input ? 1 : 0;
   return Run("inverse_rope_out", table_.inverse_rope_out, c);
 }
 

@@ -32,6 +32,10 @@ class PluginBackend final : public Backend {
   [[nodiscard]] bool Holds(EntryEncoding encoding) const {
     return (table_.encodings & plugin::BitOf(encoding)) != 0;
   }
+  // FATHOM_FEATURE_...
+  [[nodiscard]] bool HasFeature(int feature) const {
+    return (table_.features >> feature & 1u) != 0;
+  }
   // Operations on more than these limits get kInvalidArgument.
   Status Prepare(const BackendLimits& limits) override;
   Status BeginStep(const StepPlan& plan) override;

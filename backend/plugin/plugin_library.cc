@@ -143,6 +143,10 @@ Result<FathomBackendTable> CheckPluginTable(const FathomBackendTable* table, uin
   if ((checked.encodings & 1u << FATHOM_ENTRY_F32) == 0) {
     return Wrong("encodings must have the bit of FATHOM_ENTRY_F32, which states are stored in");
   }
+  if (checked.minor == 0) checked.features = 0;
+  if ((checked.features & ~(1u << FATHOM_FEATURE_E4M3_HEADS)) != 0) {
+    return Wrong("features must be none but the bit of FATHOM_FEATURE_E4M3_HEADS");
+  }
   if (checked.host_readable != 0 && checked.host_readable != 1) {
     return Wrong("host_readable must be 0 or 1");
   }

@@ -144,10 +144,10 @@ TEST(PluginTable, OfAnotherVersionIsRefusedWithBoth) {
   FathomBackendTable table = test::RecordingTable();
   table.minor = FATHOM_PLUGIN_MINOR + 1;
   ExpectWrong(table, StatusCode::kUnimplemented,
-              "built for version 1.1 of the interface; this fathom takes 1.0 to 1.0");
+              "built for version 1.2 of the interface; this fathom takes 1.0 to 1.1");
   table = test::RecordingTable();
   table.major = 0;
-  ExpectWrong(table, StatusCode::kUnimplemented, "built for version 0.0");
+  ExpectWrong(table, StatusCode::kUnimplemented, "built for version 0.1");
 }
 
 TEST(PluginTable, OfASizeThatIsNoneIsRefused) {
@@ -177,6 +177,21 @@ TEST(PluginTable, WithWrongFieldsIsRefusedByTheirNames) {
   wrong([](auto& t) { t.numerics = 4; }, "numerics");
   wrong([](auto& t) { t.encodings = 1u << FATHOM_ENTRY_E2M1; }, "encodings");
   wrong([](auto& t) { t.host_readable = 2; }, "host_readable");
+  wrong([](auto& t) { t.features = 2; }, "features");
+}
+
+// What version 1.0 reserved says nothing there.
+TEST(PluginTable, OfTheFirstVersionHasNoFeatures) {
+  FathomBackendTable table = test::RecordingTable();
+  table.features = 1u << FATHOM_FEATURE_E4M3_HEADS;
+  EXPECT_EQ(CheckPluginTable(&table, sizeof(table))->features, table.features);
+  for (const uint32_t bits : {0u, 1u, 0xFFFFFFFFu}) {
+    table.minor = 0;
+    table.features = bits;
+    const Result<FathomBackendTable> checked = CheckPluginTable(&table, sizeof(table));
+    ASSERT_TRUE(checked.ok()) << checked.status().ToString();
+    EXPECT_EQ(checked->features, 0u);
+  }
 }
 
 TEST(PluginTable, OfAnyBytesIsTakenOrRefused) {
@@ -198,6 +213,7 @@ TEST(PluginTable, OfAnyBytesIsTakenOrRefused) {
     ASSERT_LT(strnlen(checked->name, sizeof(checked->name)), sizeof(checked->name));
     ASSERT_TRUE(checked->numerics > 0 && checked->numerics < 4);
     ASSERT_TRUE(checked->host_readable == 0 || checked->host_readable == 1);
+    ASSERT_LE(checked->features, 1u << FATHOM_FEATURE_E4M3_HEADS);
   }
   EXPECT_GT(taken, 0);
 }

@@ -15,6 +15,8 @@ Status ReferenceBackend::DoInverseRopeOut(const InverseRopeOutArgs& args) {
     for (size_t h = 0; h < heads.size(); h += d) {
       reference::RopeRow(numerics(), heads.subspan(h, d), args.cos_sin.row(i), -1.0f);
     }
+    // Groups of 128 never straddle those of heads: the columns of quantised weights are a multiple.
+    if (args.quantise_input) reference::QuantiseActivation(numerics(), args.wo_a, heads);
   }
   std::vector<float> w(group_width);
   for (int row = 0; row < args.wo_a.rows; ++row) {

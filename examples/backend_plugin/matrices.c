@@ -78,6 +78,7 @@ FathomStatus example_inverse_rope_out(FathomBackend* b, const FathomInverseRopeO
       rope_row(b, a->o.data + (i * heads + h) * d, d, a->cos_sin.data + i * pairs * 2, pairs,
                -1.0f);
     }
+    if (a->quantise_input) quantize_input(b, &a->wo_a, a->o.data + i * heads * d, heads * d);
   }
   for (int64_t r = 0; r < a->wo_a.rows; ++r) {
     weight_row(b, &a->wo_a, r, b->w);

@@ -84,6 +84,7 @@ const FathomBackendTable fathom_backend_table = {
                  1u << FATHOM_ENTRY_BF16_ROPE | 1u << FATHOM_ENTRY_BF16 |
                  1u << FATHOM_ENTRY_E4M3_SCALED,
     .host_readable = 1,
+    .features = 1u << FATHOM_FEATURE_E4M3_HEADS,
     .create = create,
     .destroy = destroy,
     .prepare = prepare,

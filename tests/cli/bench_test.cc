@@ -246,6 +246,15 @@ TEST(Bench, OpsTimesThoseThatAreNamed) {
   EXPECT_EQ(json["conditions"]["backend"], "reference");
 }
 
+TEST(Bench, OpsTimesFp8InputsOfTheOutputProjection) {
+  const Json json =
+      Bench({"ops", "--shapes", "nano", "--rows", "1", "--memory", "16M", "--time-ms", "1",
+             "--repeats", "1", "--only", "inverse_rope_out", "--o-proj-activations", "fp8"});
+  ASSERT_EQ(json["tables"]["1 row"].size(), 1U);
+  EXPECT_EQ(json["tables"]["1 row"][0]["what"], "wo_a, fp8, e4m3 inputs");
+  EXPECT_EQ(json["conditions"]["o_proj_inputs"], "fp8");
+}
+
 // In builds with the CUDA backend and beside a GPU; elsewhere refused by name.
 TEST(Bench, OpsOnAGpuAreSetAgainstItsLimits) {
   const Outcome outcome = RunFathom({"bench", "ops", "--backend", "cuda", "--shapes", "nano",
@@ -350,6 +359,7 @@ TEST(Bench, WhatCannotBeMeasuredIsRefused) {
   expect({"ops", "--cpu-activations", "int4"}, kUsage, "--cpu-activations");
   expect({"ops", "--cpu-activations", "int8", "--backend", "reference"}, kFailed,
          "--cpu-activations");
+  expect({"ops", "--o-proj-activations", "int8"}, kUsage, "--o-proj-activations");
   expect({"streams", "--prompt-tokens", "1M"}, kFailed, "positions");
   expect({"streams", "--streams", "600", "--prompt-tokens", "1", "--output-tokens", "2"}, kFailed,
          "max-num-seqs 600");

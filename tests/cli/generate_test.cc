@@ -254,6 +254,23 @@ TEST(Generate, StepsAreRecordedByTheCudaBackendOnly) {
               HasSubstr("--cudagraph-capture-sizes"));
 }
 
+TEST(Generate, InputsOfTheOutputProjectionMayBeFp8) {
+  for (const char* backend : {"cpu", "reference"}) {
+    EXPECT_EQ(Generate({"--backend", backend, "--o-proj-activations", "fp8", "--temperature", "0",
+                        "-n", "8", kSum}),
+              "323\n")
+        << backend;
+  }
+  const Outcome other = RunFathom({"generate", "--o-proj-activations", "int8", kSum});
+  EXPECT_EQ(other.status, 2);
+  EXPECT_THAT(other.err, HasSubstr("--o-proj-activations"));
+  const Outcome both =
+      RunFathom({"generate", "--o-proj-activations", "fp8", "--cpu-dense", "int8", kSum});
+  EXPECT_EQ(both.status, 1);
+  EXPECT_THAT(both.err,
+              AllOf(HasSubstr("--o-proj-activations fp8"), HasSubstr("--cpu-dense int8")));
+}
+
 // Tests run where there is no GPU; what is refused is refused before one is looked for.
 TEST(Generate, OptionsOfTheCpuAreRefusedWithTheCudaBackend) {
   const auto refused = [](std::vector<std::string> options) {

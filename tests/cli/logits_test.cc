@@ -94,6 +94,22 @@ TEST_P(Logits, OfficialModeRoundsLikeTheOfficialCode) {
   EXPECT_NE(got, exact);
 }
 
+TEST_P(Logits, Fp8InputsOfTheOutputProjectionStayNearTheOfficialOnes) {
+  const char* golden = "n129.official.safetensors";
+  const auto want = Values<float>(kFolder / golden, "logits");
+  const auto got = Values<float>(Compute(golden, {"--o-proj-activations", "fp8"}), "logits");
+  ASSERT_EQ(got.size(), want.size());
+  std::vector<double> errors;
+  for (size_t row = 0; row < want.size() / kVocab; ++row) {
+    errors.push_back(RelativeError(std::span(got).subspan(row * kVocab, kVocab),
+                                   std::span(want).subspan(row * kVocab, kVocab)));
+  }
+  std::sort(errors.begin(), errors.end());
+  // Twice what golden_test allows official runs: the same kind of rounding at one more place.
+  EXPECT_LT(errors[errors.size() / 2], 0.3);
+  EXPECT_NE(got, Values<float>(Compute(golden, {}), "logits"));
+}
+
 TEST_P(Logits, ChunksAndThreadsDoNotChangeAByte) {
   for (const char* mode : {"official", "exact"}) {
     const std::string golden = "n129.official.safetensors";
@@ -108,6 +124,16 @@ TEST_P(Logits, ChunksAndThreadsDoNotChangeAByte) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, Logits, ::testing::Values("reference", "cpu"),
                          [](const auto& backend) { return backend.param; });
+
+TEST(LogitsErrors, ExactModeRoundsNoInputs) {
+  const TempFolder folder;
+  const Outcome outcome = RunFathom(
+      {"logits", "--model", (kFolder / "checkpoint").string(), "--tokens", "-", "--out",
+       (folder.path() / "out").string(), "--mode", "exact", "--o-proj-activations", "fp8"},
+      "[1]");
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("--o-proj-activations fp8: exact numerics round nothing"));
+}
 
 TEST(LogitsErrors, BadIdsAndPathsAreSaid) {
   const TempFolder folder;

@@ -87,10 +87,23 @@ TEST(PluginOptions, FormatsAndNumericsThatItLacksAreRefusedBeforeWeightsAreRead)
                                       HasSubstr("has no exact numerics")));
 }
 
+TEST(PluginOptions, FeaturesThatThePluginLacksAreRefusedByName) {
+  LocalEngineOptions options = WithPlugin(ExamplePlugin());
+  options.fp8_o_proj_inputs = true;
+  EXPECT_TRUE(LocalModel::Open(options).ok());
+  for (const ChangedPlugin& plugin : {ChangedPlugin([](auto& table) { table.features = 0; }),
+                                      ChangedPlugin([](auto& table) { table.minor = 0; })}) {
+    options.backend_plugin = plugin.path();
+    EXPECT_EQ(LocalModel::Open(options).status().code(), StatusCode::kUnimplemented);
+    EXPECT_THAT(Refusal(options), AllOf(HasSubstr("--o-proj-activations fp8"),
+                                        HasSubstr("plug-in example has bf16 ones only")));
+  }
+}
+
 TEST(PluginOptions, VersionsThatDoNotFitNameTheFile) {
   const ChangedPlugin newer([](auto& table) { ++table.minor; });
   EXPECT_THAT(Refusal(WithPlugin(newer.path())),
-              AllOf(HasSubstr("--backend-plugin " + newer.path()), HasSubstr("version 1.1")));
+              AllOf(HasSubstr("--backend-plugin " + newer.path()), HasSubstr("version 1.2")));
   const ChangedPlugin shorter([](auto& table) { table.struct_size -= sizeof(void*); });
   EXPECT_THAT(Refusal(WithPlugin(shorter.path())), HasSubstr("struct_size"));
 }

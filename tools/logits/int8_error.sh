@@ -1,5 +1,6 @@
 #!/bin/sh
-# Error of the int8 options of the CPU backend against official and unrounded logits (docs/performance-cpu.md).
+# Error of the options that round otherwise than the official code, against official and unrounded logits
+# (docs/performance-cpu.md).
 #
 # usage: int8_error.sh [FATHOM]
 # FATHOM is the program (default: build/release/bin/fathom). 4,096 tokens of fathom-nano's evaluation: prompt, answer and
@@ -30,7 +31,8 @@ run reference --backend reference
 run activations --cpu-activations int8
 run dense --cpu-dense int8
 run both --cpu-activations int8 --cpu-dense int8
-for name in official reference activations dense both; do
+run o_proj --o-proj-activations fp8
+for name in official reference activations dense both o_proj; do
   for against in exact official; do
     [ "$name" = "$against" ] && continue
     printf '%-12s against %-9s ' "$name" "$against"

@@ -1,0 +1,63 @@
+#include "backend/cuda/inverse_rope.h"
+
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/products.cuh"
+#include "backend/cuda/rows.cuh"
+#include "backend/cuda/tile_products.h"
+#include "backend/cuda/tiles.cuh"
+
+namespace fathom::cuda {
+namespace {
+
+// A thread per pair of a head.
+__global__ void __launch_bounds__(kBlock) RotateKernel(RotatedHeads a) {
+  const int64_t i = int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  const int64_t head = i / a.pairs;  // of all rows
+  const int64_t row = head / a.num;
+  if (row >= a.n) return;
+  const int64_t pair = i % a.pairs;
+  RotatePair(a.o + head * a.dim + a.dim - 2 * a.pairs + 2 * pair,
+             a.cos_sin + 2 * (row * a.pairs + pair), -1.0f);
+}
+
+// A warp per 128 columns of a row; what is rotated stays in registers.
+__global__ void __launch_bounds__(kBlock)
+    PackHeadsKernel(RotatedHeads a, bool quantise, uint16_t* out) {
+  // Divisions of 64 bits would take longer than the rest.
+  const auto groups = static_cast<unsigned>(a.cols() / 128);
+  const unsigned i = blockIdx.x * kWarps + static_cast<unsigned>(WarpIndex());
+  const unsigned row = i / groups;
+  if (row >= a.n) return;
+  const int column = static_cast<int>(i % groups) * 128 + 4 * Lane();
+  Four four = LoadFour(a.o + row * a.cols() + column);
+  // Four columns are of one head, and so are both of a pair.
+  const int rotated = column % a.dim - (a.dim - 2 * a.pairs);
+#pragma unroll
+  for (int k = 0; k < 4; k += 2) {
+    if (rotated + k < 0) continue;
+    RotatePair(four.v + k, a.cos_sin + int64_t{2} * row * a.pairs + rotated + k, -1.0f);
+  }
+  PackGroup(four.v, quantise, out + int64_t{i} * 128);
+}
+
+}  // namespace
+
+Status RotateHeadsBack(const RotatedHeads& heads, cudaStream_t stream) {
+  const int64_t rotations = heads.n * heads.num * heads.pairs;
+  if (rotations == 0) return OkStatus();
+  Launch(RotateKernel, Blocks(rotations, kBlock), kBlock, 0, stream, heads);
+  return LaunchStatus("rotation of heads");
+}
+
+Status PackHeads(const RotatedHeads& heads, bool quantise, uint16_t* out, cudaStream_t stream) {
+  if (heads.n == 0) return OkStatus();
+  if (heads.dim % 4 != 0) {
+    FATHOM_RETURN_IF_ERROR(RotateHeadsBack(heads, stream));
+    return PackRows({heads.o, heads.n, heads.cols()}, heads.cols(), quantise, out, stream);
+  }
+  Launch(PackHeadsKernel, Blocks(heads.n * (heads.cols() / 128), kWarps), kBlock, 0, stream, heads,
+         quantise, out);
+  return LaunchStatus("packing of heads");
+}
+
+}  // namespace fathom::cuda
