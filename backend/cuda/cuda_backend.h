@@ -76,6 +76,7 @@ class CudaBackend final : public Backend,
   Status DoHead(const HeadArgs& args) override;
 
  private:
+  friend struct UnfusedAccess;  // backend/cuda/unfused/: the same work on the same stream
   struct State;
   explicit CudaBackend(std::unique_ptr<State> state);
 
