@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "backend/backend.h"
@@ -29,6 +30,9 @@ struct OpCase {
   int64_t activation_bytes = 0;           // read or written, each once
   double flop = 0.0;                      // multiplications, additions, divisions, exponentials
   std::function<Status()> run = nullptr;  // with the next weights
+  // Operands, of operations that have an unfused form (fusion_bench.h); weights apart.
+  std::variant<std::monostate, InverseRopeOutArgs, QNormRopeKvInsertArgs, CompressInsertArgs> args =
+      {};
 };
 
 // Bytes of all elements.

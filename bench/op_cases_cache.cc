@@ -22,6 +22,7 @@ Status OpCases::AddQNormRopeKvInsert() {
   op.cache_bytes = n_ * cache_->EntryBytes(CacheKind::kSwaKv);
   op.activation_bytes = 2 * ViewBytes(args.q) + ViewBytes(args.kv, args.cos_sin, args.step_kv);
   op.flop = static_cast<double>(n_) * (c.num_heads + 1) * (3.0 * c.head_dim + 3.0 * c.rope_dim);
+  op.args = args;
   op.run = [this, args] { return backend_.QNormRopeKvInsert(args); };
   cases_.push_back(std::move(op));
   return OkStatus();
@@ -73,6 +74,7 @@ Status OpCases::AddCompressInsert(const char* what, int ratio, bool index_side) 
   const int items = ratio == 4 ? 8 : 128;
   op.flop = static_cast<double>(ending.count) * width * (6.0 * items + 5.0) +
             static_cast<double>(n_) * row;
+  op.args = args;
   op.run = [this, args] { return backend_.CompressInsert(args); };
   cases_.push_back(std::move(op));
   return OkStatus();

@@ -172,6 +172,7 @@ Status OpCases::AddInverseRopeOut() {
   op.weight_bytes = WeightMemory::StoredBytes(DType::kF8E4M3, rows, cols);
   op.activation_bytes = ViewBytes(args.o, args.cos_sin, args.out);
   op.flop = Product({2, n_, rows, cols}) + Product({3, n_, c.num_heads, c.rope_dim});
+  op.args = args;
   op.run = [this, args, rows, cols]() mutable {
     args.wo_a = weights_.Take(DType::kF8E4M3, rows, cols);
     return backend_.InverseRopeOut(args);

@@ -9,6 +9,7 @@
 
 #include "bench/cache_bench.h"
 #include "bench/context_bench.h"
+#include "bench/fusion_bench.h"
 #include "bench/model_bench.h"
 #include "bench/ops_bench.h"
 #include "bench/step_bench.h"
@@ -84,6 +85,14 @@ void AddConfigOption(CLI::App& command, std::string& model) {
           "-m,--model", model,
           "Geometry: a directory, config.json, preset (flash, pro) or org/name in the local "
           "Hugging Face cache. Weights are not read")
+      ->capture_default_str();
+}
+
+void AddShapesOption(CLI::App& command, std::string& shapes) {
+  command
+      .add_option("--shapes", shapes,
+                  "Sizes: a preset (flash, pro, mid, nano), a directory, config.json or org/name "
+                  "in the local Hugging Face cache. Weights are not read")
       ->capture_default_str();
 }
 
@@ -342,11 +351,7 @@ void AddOps(CLI::App& bench, Action& action) {
   auto o = std::make_shared<Options>();
   CLI::App* command =
       bench.add_subcommand("ops", "Operations of a backend one by one, and the machine");
-  command
-      ->add_option("--shapes", o->shapes,
-                   "Sizes: a preset (flash, pro, mid, nano), a directory, config.json or org/name "
-                   "in the local Hugging Face cache. Weights are not read")
-      ->capture_default_str();
+  AddShapesOption(*command, o->shapes);
   AddComputeOptions(*command, o->bench.backend, o->bench.backend_plugin, o->bench.num_threads,
                     o->isa);
   AddActivationsOption(*command, o->activations);
@@ -373,6 +378,33 @@ void AddOps(CLI::App& bench, Action& action) {
       o->bench.cpu.int8_activations = o->activations == "int8";
       o->bench.fp8_o_proj_inputs = o->o_proj_activations == "fp8";
       return Print(Named(BenchOps(*config, o->bench), o->shapes), o->json);
+    };
+  });
+}
+
+void AddFusions(CLI::App& bench, Action& action) {
+  struct Options {
+    std::string shapes = "flash";
+    bench::FusionBenchOptions bench;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App* command = bench.add_subcommand(
+      "fusions", "Fused operations of the cuda backend against the same work in small kernels");
+  AddShapesOption(*command, o->shapes);
+  command->add_option("--backend", o->bench.backend, "cuda: no other has them")
+      ->check(CLI::IsMember({"cpu", "cuda", "reference"}))
+      ->capture_default_str();
+  AddCounts(*command, "--rows", o->bench.rows, 65'536, "Tokens of the step, all of one sequence");
+  AddCount(*command, "--context", o->bench.context, 1, kMostTokens, "Tokens in front of the step");
+  AddRepeats(*command, o->bench.repeats);
+  AddJson(*command, o->json);
+  command->callback([o, &action] {
+    action = [o] {
+      Sort(o->bench.rows);
+      const Result<ModelConfig> config = ReadConfig(o->shapes);
+      if (!config.ok()) return Fail(config.status());
+      return Print(Named(BenchFusions(*config, o->bench), o->shapes), o->json);
     };
   });
 }
@@ -411,6 +443,7 @@ void AddBenchCommand(CLI::App& app, Action& action) {
   bench->require_subcommand(1);
   AddModel(*bench, action);
   AddOps(*bench, action);
+  AddFusions(*bench, action);
   AddStep(*bench, action);
   AddTurns(*bench, action);
   AddContext(*bench, action);
@@ -423,6 +456,7 @@ void AddBenchCommand(CLI::App& app, Action& action) {
       "  fathom bench model --prefill 2K --contexts 512,32K --parts prefill,decode\n"
       "  fathom bench model --synthetic flash --backend cuda --parts decode --contexts 512\n"
       "  fathom bench ops --shapes flash --rows 1,16 --only linear,moe\n"
+      "  fathom bench fusions --backend cuda --shapes flash --rows 1,512\n"
       "  fathom bench step --sequences 256 --contexts 4096,1M\n"
       "  fathom bench streams --streams 1,8,32 --json");
 }

@@ -255,6 +255,36 @@ TEST(Bench, OpsTimesFp8InputsOfTheOutputProjection) {
   EXPECT_EQ(json["conditions"]["o_proj_inputs"], "fp8");
 }
 
+// As for ops below.
+TEST(Bench, FusionsOnAGpuAreSetAgainstSmallKernels) {
+  const Outcome outcome =
+      RunFathom({"bench", "fusions", "--backend", "cuda", "--shapes", "nano", "--rows", "1,9",
+                 "--context", "255", "--repeats", "2", "--json"});
+  if (outcome.status != 0) {
+    EXPECT_EQ(outcome.out, "");
+    if (outcome.err.find("--backend cuda: this build has no CUDA backend") != std::string::npos) {
+      return;
+    }
+    EXPECT_THAT(outcome.err, HasSubstr("cuda backend: no NVIDIA driver"));
+    const char* required = std::getenv("FATHOM_REQUIRE_GPU");
+    EXPECT_FALSE(required != nullptr && std::string_view(required) == "1") << outcome.err;
+    GTEST_SKIP() << "SKIPPED: " << outcome.err;
+  }
+  const Json json = Json::parse(outcome.out, nullptr, false);
+  ASSERT_TRUE(json.is_object()) << outcome.out;
+  for (const char* name : {"1 row", "9 rows"}) {
+    const Json& rows = json["tables"][name];
+    EXPECT_EQ(rows.size(), 5U) << name;  // three compressors
+    for (const Json& row : rows) {
+      ExpectSpread(row, "fused_us", "fused_low_us", "fused_high_us");
+      ExpectSpread(row, "unfused_us", "unfused_low_us", "unfused_high_us");
+      EXPECT_GT(row["ratio"], 0.0);
+      EXPECT_GE(row["unfused_kernels"], 4);
+    }
+  }
+  EXPECT_EQ(json["summary"].size(), 3U);
+}
+
 // In builds with the CUDA backend and beside a GPU; elsewhere refused by name.
 TEST(Bench, OpsOnAGpuAreSetAgainstItsLimits) {
   const Outcome outcome = RunFathom({"bench", "ops", "--backend", "cuda", "--shapes", "nano",
@@ -359,6 +389,10 @@ TEST(Bench, WhatCannotBeMeasuredIsRefused) {
   expect({"ops", "--cpu-activations", "int4"}, kUsage, "--cpu-activations");
   expect({"ops", "--cpu-activations", "int8", "--backend", "reference"}, kFailed,
          "--cpu-activations");
+  expect({"fusions", "--backend", "cpu"}, kFailed, "--backend cpu");
+  expect({"fusions", "--backend", "gpu"}, kUsage, "--backend");
+  expect({"fusions", "--rows", "0"}, kUsage, "--rows");
+  expect({"fusions", "--shapes", "nothing"}, kFailed, "nothing");
   expect({"ops", "--o-proj-activations", "int8"}, kUsage, "--o-proj-activations");
   expect({"streams", "--prompt-tokens", "1M"}, kFailed, "positions");
   expect({"streams", "--streams", "600", "--prompt-tokens", "1", "--output-tokens", "2"}, kFailed,
