@@ -34,8 +34,8 @@ struct CompressInsertArgs {
   TensorView<const float> ape;          // [ratio, coff * width]
   TensorView<const float> norm_weight;  // [width]
   // One row per entry that ends in this step, sequences in order, entries ascending (see
-  // EntriesEnding): the rotation at position ratio * entry. Where the plan has more anchors, as many
-  // rows as it has; those behind are not read.
+  // EntriesEnding): the rotation at position ratio * entry. Where the plan has more anchors, as
+  // many rows as it has; those behind are not read.
   TensorView<const float> anchor_cos_sin;  // [entries, rope_dim / 2, 2]
   float norm_eps = 0.0f;
   int ratio = 0;            // 4 or 128
