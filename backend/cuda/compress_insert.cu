@@ -108,9 +108,67 @@ __device__ float Pool(const Item* items, int size, int c) {
   return sum;
 }
 
-// A block per ending entry; the i-th has the i-th row of anchor_cos_sin.
+constexpr int kPoolChannels = 64;
+constexpr int kPoolParts = kBlock / kPoolChannels;  // threads of a channel
+
+// The same sums for windows of many items, a block per ending entry and kPoolChannels channels:
+// what does not depend on the order of items is done for several at once. out [entries, width].
 __global__ void __launch_bounds__(kBlock)
-    EntryKernel(CompressRows a, const EndingEntry* entries, unsigned long long* inexact) {
+    PoolKernel(CompressRows a, const EndingEntry* entries, float* out) {
+  __shared__ Item items[kMaxItems];
+  __shared__ float values[kMaxItems][kPoolChannels];
+  __shared__ float maxima[kPoolParts][kPoolChannels];
+  __shared__ float denominators[kPoolChannels];
+  const EndingEntry where = entries[blockIdx.x];
+  if (where.sequence < 0) return;
+  const int thread = static_cast<int>(threadIdx.x);
+  const Window window = {a, a.plan.sequences[where.sequence], a.state_tables[where.sequence],
+                         where.entry};
+  const int size = window.size();
+  if (thread < size) items[thread] = window.At(thread);
+  __syncthreads();
+  const int lane = thread % kPoolChannels;
+  const int part = thread / kPoolChannels;
+  // Channels behind the last one are computed as that one, and not stored.
+  const int c = static_cast<int>(blockIdx.y) * kPoolChannels + lane;
+  const int channel = min(c, a.width - 1);
+  float max = -INFINITY;
+#pragma unroll 8
+  for (int i = part; i < size; i += kPoolParts) {
+    values[i][lane] = ScoreOf(items[i], channel);
+    max = fmaxf(max, values[i][lane]);
+  }
+  maxima[part][lane] = max;
+  __syncthreads();
+  for (int p = 0; p < kPoolParts; ++p) max = fmaxf(max, maxima[p][lane]);
+#pragma unroll 4
+  for (int i = part; i < size; i += kPoolParts) values[i][lane] = ExpOnce(values[i][lane] - max);
+  __syncthreads();
+  if (part == 0) {
+    float den = 0.0f;
+#pragma unroll 8
+    for (int i = 0; i < size; ++i) den += values[i][lane];
+    denominators[lane] = den;
+  }
+  __syncthreads();
+  const float den = denominators[lane];
+#pragma unroll 8
+  for (int i = part; i < size; i += kPoolParts) {
+    values[i][lane] = LoadF32(items[i].k + 4 * channel) * (values[i][lane] / den);
+  }
+  __syncthreads();
+  if (part != 0 || c >= a.width) return;
+  float sum = 0.0f;
+#pragma unroll 8
+  for (int i = 0; i < size; ++i) sum += values[i][lane];
+  out[int64_t{blockIdx.x} * a.width + c] = sum;
+}
+
+// A block per ending entry; the i-th has the i-th row of anchor_cos_sin. `pooled` is PoolKernel's,
+// or null: pooled here.
+__global__ void __launch_bounds__(kBlock)
+    EntryKernel(CompressRows a, const EndingEntry* entries, const float* pooled,
+                unsigned long long* inexact) {
   auto* const work = SharedMemory<double>();  // [width], then as many floats
   __shared__ double sums[kWarps];
   __shared__ float group[kE2m1Group];
@@ -122,11 +180,12 @@ __global__ void __launch_bounds__(kBlock)
   const Window window = {a, a.plan.sequences[where.sequence], a.state_tables[where.sequence],
                          where.entry};
   static_assert(kMaxItems <= kBlock);
-  if (thread < window.size()) items[thread] = window.At(thread);
+  if (pooled == nullptr && thread < window.size()) items[thread] = window.At(thread);
   __syncthreads();
   double squares = 0.0;
   for (int c = thread; c < a.width; c += kBlock) {
-    entry[c] = RoundBf16(Pool(items, window.size(), c));
+    entry[c] = RoundBf16(pooled == nullptr ? Pool(items, window.size(), c)
+                                           : pooled[int64_t{blockIdx.x} * a.width + c]);
     squares += static_cast<double>(entry[c]) * static_cast<double>(entry[c]);
   }
   const float inverse = InverseRms(BlockSum(squares, sums), a.width, a.norm_eps);
@@ -187,9 +246,20 @@ Status CudaBackend::DoCompressInsert(const CompressInsertArgs& args) {
 
   const cuda::EndingList& ending = plan.ending[AnchorsOf(args.ratio)];
   if (ending.count == 0) return OkStatus();
+  // Windows of ratio 128 are worth a kernel of their own, whose results go through scratch memory.
+  const int64_t room = state.scratch.rows * int64_t{state.limits.max_cols} / width;
+  const bool many_items = args.ratio == 128 && ending.count <= room;
+  float* const pooled = many_items ? state.scratch.inputs : nullptr;
+  if (many_items) {
+    cuda::Launch(
+        cuda::PoolKernel,
+        dim3(static_cast<unsigned>(ending.count), cuda::Blocks(width, cuda::kPoolChannels)),
+        cuda::kBlock, 0, state.stream, rows, ending.entries, pooled);
+    FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("compress_insert: windows"));
+  }
   cuda::Launch(cuda::EntryKernel, static_cast<unsigned>(ending.count), cuda::kBlock,
                static_cast<size_t>(width) * (sizeof(double) + sizeof(float)), state.stream, rows,
-               ending.entries, &state.report->inexact_entries);
+               ending.entries, static_cast<const float*>(pooled), &state.report->inexact_entries);
   return cuda::LaunchStatus("compress_insert: entries");
 }
 
