@@ -11,8 +11,11 @@ namespace {
 
 using Works = std::vector<std::function<void()>>;
 std::unique_ptr<Works> captured;  // while a capture is under way
+bool graphs_find_no_memory = false;
 
 }  // namespace
+
+void LetGraphsFindNoMemory(bool none) { graphs_find_no_memory = none; }
 
 void RunOrRecord(std::function<void()> work) {
   if (captured == nullptr) return work();
@@ -24,6 +27,7 @@ bool Recording() { return captured != nullptr; }
 }  // namespace fathom::emulation
 
 using fathom::emulation::captured;
+using fathom::emulation::graphs_find_no_memory;
 using fathom::emulation::Works;
 
 extern "C" {
@@ -40,6 +44,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t /*stream*/, cudaGraph_t* graph) {
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
                                  unsigned long long /*flags*/) {
+  if (graphs_find_no_memory) return cudaErrorMemoryAllocation;
   *exec = reinterpret_cast<cudaGraphExec_t>(new Works(*reinterpret_cast<const Works*>(graph)));
   return cudaSuccess;
 }
