@@ -261,10 +261,7 @@ Status Model::RunDirectly(TensorView<float> logits, ForwardObserver* observer) {
   return Head(step_.logits_rows, logits);
 }
 
-// A recording that finds no room on the device is the last one tried: steps are done directly then,
-// this one included.
 Status Model::RunInPieces(TensorView<float> logits) {
-  std::unique_ptr<StepGraphs> given_up;  // the step's plan is in it
   const TensorView<float> hc = activations_.hc.First(rows());
   FATHOM_RETURN_IF_ERROR(RotateAnchors());
   for (int layer = 0; layer <= config_.num_layers; ++layer) {
@@ -277,13 +274,7 @@ Status Model::RunInPieces(TensorView<float> logits) {
       }
       return layer < config_.num_layers ? BeforeAttention(layer, hc, nullptr) : OkStatus();
     };
-    Status done = given_up == nullptr ? graphs_->Do(layer, piece) : piece();
-    if (given_up == nullptr && done.code() == StatusCode::kOutOfMemory) {
-      given_up = std::move(graphs_);
-      FATHOM_RETURN_IF_ERROR(RecordSteps({GraphMode::kNone, {}}));
-      done = piece();
-    }
-    FATHOM_RETURN_IF_ERROR(done);
+    FATHOM_RETURN_IF_ERROR(graphs_->Do(layer, piece));
     if (layer < config_.num_layers) FATHOM_RETURN_IF_ERROR(Attend(layer, nullptr));
   }
   return Head(step_.logits_rows, logits);
@@ -302,14 +293,7 @@ Status Model::RunWhole(std::span<const int> wanted, TensorView<float> logits) {
     }
     return with_head ? DeviceHead(step_.logits_rows, logits_.First(rows())) : OkStatus();
   };
-  std::unique_ptr<StepGraphs> given_up;  // the step's plan is in it
-  Status done = graphs_->Do(0, step);
-  if (done.code() == StatusCode::kOutOfMemory) {
-    given_up = std::move(graphs_);
-    FATHOM_RETURN_IF_ERROR(RecordSteps({GraphMode::kNone, {}}));
-    done = step();
-  }
-  FATHOM_RETURN_IF_ERROR(done);
+  FATHOM_RETURN_IF_ERROR(graphs_->Do(0, step));
   if (!with_head) return Head(wanted, logits);
   for (size_t begin = 0; begin < wanted.size();) {
     // Rows that follow each other go together.

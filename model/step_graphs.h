@@ -67,9 +67,11 @@ class StepGraphs {
   StepPlan Pad(const StepPlan& plan, Way way);
 
   // Does `work` in one of the ways: `work()` calls the backend for the plan that Pad gave and that
-  // is begun. `piece` is 0 for whole steps.
+  // is begun. `piece` is 0 for whole steps. A recording that finds no room on the device is the
+  // last one tried: this step and all later ones are done directly then.
   template <typename Work>
   Status Do(int piece, const Work& work) {
+    if (mode_ == GraphMode::kNone) return work();
     int& state = recordings_[Place(piece)];
     if (state == kNew) {
       state = kSeen;
@@ -80,6 +82,10 @@ class StepGraphs {
       const Status status = work();
       Result<int> recording = backend_.EndRecording();
       FATHOM_RETURN_IF_ERROR(status);
+      if (recording.status().code() == StatusCode::kOutOfMemory) {
+        mode_ = GraphMode::kNone;
+        return work();
+      }
       FATHOM_ASSIGN_OR_RETURN(state, std::move(recording));
       ++num_recordings_;
     }

@@ -20,6 +20,7 @@
 #include "engine/cache_sizing.h"
 #include "engine/step_builder.h"
 #include "model/model.h"
+#include "tests/gpu.h"
 #include "tests/test_data.h"
 
 namespace fathom {
@@ -157,10 +158,7 @@ Steps DecodeSteps(const std::vector<int>& sizes) {
 class StepGraphsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (const auto backend = CudaBackend::Create(Numerics::kOfficial); !backend.ok()) {
-      if (std::getenv("FATHOM_REQUIRE_GPU") != nullptr) FAIL() << backend.status().ToString();
-      GTEST_SKIP() << "SKIPPED: " << backend.status().message();
-    }
+    FATHOM_REQUIRE_GPU_FOR("cuda");
     checkpoint_ = std::make_unique<Checkpoint>(
         Checkpoint::Open(ProjectPath("tests/data/tiny-a/checkpoint")).value());
   }
