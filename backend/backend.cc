@@ -95,4 +95,13 @@ Status Backend::Head(const HeadArgs& args) {
   return DoHead(args);
 }
 
+Status Backend::Sample(const SampleArgs& args) {
+  FATHOM_RETURN_IF_ERROR(Check(args));
+  return DoSample(args);
+}
+
+Status Backend::DoSample(const SampleArgs& /*args*/) {
+  return Unimplemented(std::string(name()) + " backend: sample is not among its operations");
+}
+
 }  // namespace fathom

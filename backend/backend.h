@@ -30,6 +30,7 @@
 #include "backend/ops/rms_norm.h"
 #include "backend/ops/rope_table.h"
 #include "backend/ops/route.h"
+#include "backend/ops/sample.h"
 #include "backend/ops/sparse_attention.h"
 #include "base/status.h"
 
@@ -110,6 +111,9 @@ class Backend {
     return OkStatus();
   }
 
+  // Whether it has Sample. Without it logits are sampled on the host (backend/choose_token.h).
+  [[nodiscard]] virtual bool samples() const { return false; }
+
   Status EmbedExpand(const EmbedExpandArgs& args);
   Status HcPreNorm(const HcPreNormArgs& args);
   Status HcPost(const HcPostArgs& args);
@@ -124,6 +128,8 @@ class Backend {
   Status Route(const RouteArgs& args);
   Status Moe(const MoeArgs& args);
   Status Head(const HeadArgs& args);
+  // kUnimplemented unless samples().
+  Status Sample(const SampleArgs& args);
 
  protected:
   virtual Status DoEmbedExpand(const EmbedExpandArgs& args) = 0;
@@ -140,6 +146,7 @@ class Backend {
   virtual Status DoRoute(const RouteArgs& args) = 0;
   virtual Status DoMoe(const MoeArgs& args) = 0;
   virtual Status DoHead(const HeadArgs& args) = 0;
+  virtual Status DoSample(const SampleArgs& args);
 
   // kInvalidArgument when `value` exceeds the prepared `limit`.
   static Status Fits(const char* what, int64_t value, int64_t limit);

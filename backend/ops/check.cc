@@ -89,6 +89,35 @@ class ShapeCheck {
   Status status_;
 };
 
+void CheckSampleRow(const SampleRow& row, int64_t vocab, ShapeCheck& check) {
+  check
+      .That(row.temperature >= 0.0 && row.temperature <= std::numeric_limits<double>::max(),
+            "temperature must be finite and at least 0")
+      .That(row.top_p > 0.0 && row.top_p <= 1.0, "top_p must be in (0, 1]")
+      .That(row.min_p >= 0.0 && row.min_p <= 1.0, "min_p must be in [0, 1]")
+      .That(row.top_k >= 0, "top_k must be at least 0");
+  TokenId before = -1;
+  for (const TokenAdjustment& a : row.adjustments) {
+    check.That(a.token > before && a.token < vocab,
+               "adjustments must have ascending tokens of the vocabulary");
+    before = a.token;
+  }
+  for (const TokenId token : row.masked) {
+    check.That(token >= 0 && token < vocab, "masked token outside the vocabulary");
+  }
+  if (row.allowed.empty()) return;
+  const int64_t words = (vocab + 63) / 64;
+  if (static_cast<int64_t>(row.allowed.size()) != words) {
+    check.That(false, "allowed must have a bit for every token");
+    return;
+  }
+  check
+      .That(std::any_of(row.allowed.begin(), row.allowed.end(), [](uint64_t w) { return w != 0; }),
+            "allowed must hold a token")
+      .That(vocab % 64 == 0 || row.allowed.back() >> (vocab % 64) == 0,
+            "allowed has bits beyond the vocabulary");
+}
+
 bool TablesMatch(const StepPlan* plan, CacheKind kind) {
   return plan->TablesFor(kind).size() == plan->sequences.size();
 }
@@ -388,6 +417,28 @@ Status Check(const HeadArgs& a) {
       .Matrix("head", a.head, a.head.rows, d)
       .Shape("logits", a.logits, {m, a.head.rows});
   for (int row : a.rows) check.That(row >= 0 && row < n, "row out of range");
+  return check.Done();
+}
+
+Status Check(const SampleArgs& a) {
+  const auto m = static_cast<int64_t>(a.rows.size());
+  const int64_t vocab = a.logits.dim(1);
+  ShapeCheck check("sample");
+  check.Shape("logits", a.logits, {a.logits.dim(0), vocab})
+      .That(vocab >= 1 && vocab <= std::numeric_limits<TokenId>::max(),
+            "logits of 1 to 2^31 - 1 tokens needed")
+      .That(static_cast<int64_t>(a.indices.size()) == m, "one of the indices for each row needed")
+      .Shape("tokens", a.tokens, {m})
+      .Shape("logprobs", a.logprobs, {m});
+  int before = -1;
+  for (const int index : a.indices) {
+    check.That(index > before && index < a.logits.dim(0), "indices must be ascending rows");
+    before = index;
+  }
+  for (const SampleRow& row : a.rows) {
+    if (!check.ok()) break;
+    CheckSampleRow(row, vocab, check);
+  }
   return check.Done();
 }
 

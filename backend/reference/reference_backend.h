@@ -16,6 +16,7 @@ class ReferenceBackend final : public Backend {
 
   [[nodiscard]] std::string_view name() const override { return "reference"; }
   Status Prepare(const BackendLimits& limits) override;
+  [[nodiscard]] bool samples() const override { return true; }
 
  protected:
   Status DoEmbedExpand(const EmbedExpandArgs& args) override;
@@ -32,6 +33,7 @@ class ReferenceBackend final : public Backend {
   Status DoRoute(const RouteArgs& args) override;
   Status DoMoe(const MoeArgs& args) override;
   Status DoHead(const HeadArgs& args) override;
+  Status DoSample(const SampleArgs& args) override;
 };
 
 }  // namespace fathom

@@ -78,6 +78,7 @@ class GuardedBackend : public Backend {
   // kInternal for experts that AddExperts was not told of.
   Status PrefetchExperts(std::span<const ExpertWeights> routed, int64_t rows,
                          int experts_per_token) override;
+  [[nodiscard]] bool samples() const override { return true; }
   // The failure that was asked for, once.
   Status Synchronize() override;
 
@@ -114,6 +115,7 @@ class GuardedBackend : public Backend {
   Status DoRoute(const RouteArgs& a) override { return Run(&Backend::Route, a); }
   Status DoMoe(const MoeArgs& a) override { return Run(&Backend::Moe, a); }
   Status DoHead(const HeadArgs& a) override { return Run(&Backend::Head, a); }
+  Status DoSample(const SampleArgs& a) override { return Run(&Backend::Sample, a); }
 
  private:
   template <typename Args>
