@@ -54,6 +54,7 @@ class CudaBackend final : public Backend,
   // them more than once each (scratch.h, StagesExperts); calls nothing of CUDA where not.
   Status PrefetchExperts(std::span<const ExpertWeights> routed, int64_t rows,
                          int experts_per_token) override;
+  [[nodiscard]] bool samples() const override { return true; }
   Status BeginRecording() override;
   Result<int> EndRecording() override;
   Status Replay(int recording) override;
@@ -74,6 +75,7 @@ class CudaBackend final : public Backend,
   Status DoRoute(const RouteArgs& args) override;
   Status DoMoe(const MoeArgs& args) override;
   Status DoHead(const HeadArgs& args) override;
+  Status DoSample(const SampleArgs& args) override;
 
  private:
   friend struct UnfusedAccess;  // backend/cuda/unfused/: the same work on the same stream

@@ -23,6 +23,7 @@ class WaitingBackend final : public Backend {
   [[nodiscard]] std::string_view name() const override { return backend_->name(); }
   [[nodiscard]] DeviceMemory& memory() override { return backend_->memory(); }
   Status Prepare(const BackendLimits& limits) override { return backend_->Prepare(limits); }
+  [[nodiscard]] bool samples() const override { return backend_->samples(); }
 
  protected:
   Status DoEmbedExpand(const EmbedExpandArgs& a) override { return Wait(backend_->EmbedExpand(a)); }
@@ -47,6 +48,7 @@ class WaitingBackend final : public Backend {
   Status DoRoute(const RouteArgs& a) override { return Wait(backend_->Route(a)); }
   Status DoMoe(const MoeArgs& a) override { return Wait(backend_->Moe(a)); }
   Status DoHead(const HeadArgs& a) override { return Wait(backend_->Head(a)); }
+  Status DoSample(const SampleArgs& a) override { return Wait(backend_->Sample(a)); }
 
  private:
   Status Wait(Status called) {
