@@ -2,17 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <string>
 
 #include "engine/token_mask.h"
 
 namespace fathom {
 namespace {
-
-constexpr float kMasked = -std::numeric_limits<float>::infinity();
-// Below this a temperature means greedy.
-constexpr double kGreedyTemperature = 1e-5;
 
 // Finaliser of SplitMix64 (Steele, Lea, Flood 2014): every input bit reaches every output bit.
 uint64_t Mix(uint64_t x) {
@@ -22,49 +17,21 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Better first: larger logit, then smaller id.
-constexpr auto kBetter = [](const auto& a, const auto& b) {
-  return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
-};
-
-TokenId ArgMax(std::span<const float> logits) {
-  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
-
-// log(sum(exp(logits))), in double.
-double LogSumExp(std::span<const float> logits, float max) {
-  double sum = 0.0;
-  for (float v : logits) sum += std::exp(static_cast<double>(v) - max);
-  return max + std::log(sum);
-}
-
-void MaskForbidden(std::span<float> logits, std::span<const uint64_t> allowed) {
-  for (size_t word = 0; word < allowed.size(); ++word) {
-    const size_t begin = word * 64;
-    const size_t end = std::min(begin + 64, logits.size());
-    if (allowed[word] == ~uint64_t{0}) continue;
-    for (size_t t = begin; t < end; ++t) {
-      if ((allowed[word] >> (t - begin) & 1) == 0) logits[t] = kMasked;
-    }
-  }
-}
-
-// Puts the likeliest tokens into `top`; returns the logarithm of the sum that makes logits
-// probabilities.
-double RankTokens(std::span<const float> logits, int num_logprobs, SampleScratch& scratch,
-                  std::vector<TokenLogprob>* top) {
-  const double log_sum = LogSumExp(logits, *std::max_element(logits.begin(), logits.end()));
+// The likeliest tokens, best first; logits that are not numbers come last.
+void RankTokens(std::span<const float> logits, const LogitSum& sum, int num_logprobs,
+                SampleScratch& scratch, std::vector<TokenLogprob>* top) {
   const auto count = std::min(static_cast<size_t>(num_logprobs), logits.size());
-  std::vector<SampleScratch::Candidate>& candidates = scratch.candidates;
+  std::vector<TokenCandidate>& candidates = scratch.candidates;
   candidates.clear();
-  for (size_t i = 0; i < logits.size(); ++i)
-    candidates.push_back({static_cast<TokenId>(i), logits[i]});
-  std::partial_sort(candidates.begin(), candidates.begin() + static_cast<ptrdiff_t>(count),
-                    candidates.end(), kBetter);
-  for (size_t i = 0; i < count; ++i) {
-    top->push_back({candidates[i].token, static_cast<float>(candidates[i].logit - log_sum)});
+  for (size_t i = 0; i < logits.size(); ++i) {
+    candidates.push_back({static_cast<TokenId>(i), LogitOrder(logits[i])});
   }
-  return log_sum;
+  std::partial_sort(candidates.begin(), candidates.begin() + static_cast<ptrdiff_t>(count),
+                    candidates.end(), kBetterToken);
+  for (size_t i = 0; i < count; ++i) {
+    const TokenId token = candidates[i].token;
+    top->push_back({token, sum.LogProbability(logits[static_cast<size_t>(token)])});
+  }
 }
 
 Status OutOfRange(const char* field, double value, const char* range) {
@@ -100,139 +67,102 @@ Status ValidateSampling(const SamplingParams& p, int vocab_size) {
   return OkStatus();
 }
 
-double UniformAt(uint64_t seed, int64_t position) {
-  const uint64_t bits = Mix(Mix(seed) ^ Mix(static_cast<uint64_t>(position) + 1));
-  return static_cast<double>(bits >> 11) * 0x1p-53;
+uint64_t RandomAt(uint64_t seed, int64_t position) {
+  return Mix(Mix(seed) ^ Mix(static_cast<uint64_t>(position) + 1));
 }
 
 TokenEvent LogprobsOf(std::span<const float> logits, TokenId token, int num_logprobs,
                       SampleScratch& scratch) {
   TokenEvent event;
   event.token = token;
-  const double log_sum = RankTokens(logits, num_logprobs, scratch, &event.top);
-  event.logprob = static_cast<float>(logits[static_cast<size_t>(token)] - log_sum);
+  const LogitSum sum = SumLogits(logits);
+  RankTokens(logits, sum, num_logprobs, scratch, &event.top);
+  event.logprob = sum.LogProbability(logits[static_cast<size_t>(token)]);
   return event;
 }
 
 Sampler::Sampler(const SamplingParams& params, uint64_t seed, int vocab_size,
                  std::span<const TokenId> prompt)
     : params_(params), seed_(params.seed ? static_cast<uint64_t>(*params.seed) : seed) {
-  const auto vocab = static_cast<size_t>(vocab_size);
-  if (params.presence_penalty != 0.0 || params.frequency_penalty != 0.0)
-    generated_counts_.resize(vocab);
-  if (params.repetition_penalty != 1.0) {
-    seen_.resize(vocab);
-    for (TokenId token : prompt) seen_[static_cast<size_t>(token)] = true;
+  std::vector<TokenId> tokens;
+  for (const auto& [token, bias] : params.logit_bias) tokens.push_back(token);
+  if (repeats()) tokens.insert(tokens.end(), prompt.begin(), prompt.end());
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  if (repeats() || counts()) {
+    // All that may come, so that a token allocates nothing.
+    adjustments_.reserve(static_cast<size_t>(vocab_size));
+    generated_.reserve(static_cast<size_t>(vocab_size));
   }
+  for (const TokenId token : tokens) adjustments_.push_back({token});
+  generated_.resize(adjustments_.size());
+  for (const auto& [token, bias] : params.logit_bias)
+    adjustments_[AdjustmentOf(token)].bias += bias;
+  if (!repeats()) return;
+  for (const TokenId token : prompt) {
+    adjustments_[AdjustmentOf(token)].repetition = static_cast<float>(params.repetition_penalty);
+  }
+}
+
+size_t Sampler::AdjustmentOf(TokenId token) {
+  const auto at =
+      std::lower_bound(adjustments_.begin(), adjustments_.end(), token,
+                       [](const TokenAdjustment& a, TokenId wanted) { return a.token < wanted; });
+  const auto index = at - adjustments_.begin();
+  if (at == adjustments_.end() || at->token != token) {
+    adjustments_.insert(at, {token});
+    generated_.insert(generated_.begin() + index, 0);
+  }
+  return static_cast<size_t>(index);
+}
+
+SampleRow Sampler::RowAt(int64_t position, std::span<const TokenId> masked,
+                         TokenConstraint* constraint, size_t vocab_size,
+                         std::vector<uint64_t>& allowed) const {
+  SampleRow row;
+  row.temperature = params_.temperature;
+  row.top_p = params_.top_p;
+  row.min_p = params_.min_p;
+  row.top_k = params_.top_k;
+  row.random = RandomAt(seed_, position);
+  row.adjustments = adjustments_;
+  if (constraint != nullptr && AskConstraint(*constraint, vocab_size, allowed)) {
+    row.allowed = allowed;
+  }
+  if (row.allowed.empty() || AllowsOtherThan(row.allowed, masked)) row.masked = masked;
+  return row;
+}
+
+void Sampler::Accept(TokenId token, TokenConstraint* constraint) {
+  if (constraint != nullptr) constraint->Accept(token);
+  if (!repeats() && !counts()) return;
+  const size_t index = AdjustmentOf(token);
+  TokenAdjustment& adjustment = adjustments_[index];
+  if (repeats()) adjustment.repetition = static_cast<float>(params_.repetition_penalty);
+  if (!counts()) return;
+  ++generated_[index];
+  adjustment.penalty =
+      static_cast<float>(params_.frequency_penalty * generated_[index] + params_.presence_penalty);
 }
 
 TokenEvent Sampler::Sample(std::span<float> logits, int64_t position,
                            std::span<const TokenId> masked, TokenConstraint* constraint,
                            int num_logprobs, SampleScratch& scratch) {
-  // Raw log-probabilities must be read before the logits are adjusted, for a token not yet chosen.
-  double log_sum = 0.0;
-  std::vector<float>& raw = scratch.raw;
-  std::vector<Candidate>& candidates = scratch.candidates;
+  // Log-probabilities are those of the logits before they are adjusted, of a token not yet chosen.
   TokenEvent event;
+  LogitSum sum;
   if (num_logprobs >= 0) {
-    raw.assign(logits.begin(), logits.end());
-    log_sum = RankTokens(logits, num_logprobs, scratch, &event.top);
+    scratch.raw.assign(logits.begin(), logits.end());
+    sum = SumLogits(logits);
+    RankTokens(logits, sum, num_logprobs, scratch, &event.top);
   }
-
-  AdjustLogits(logits);
-  std::vector<uint64_t>& allowed = scratch.allowed;
-  const bool restricted =
-      constraint != nullptr && AskConstraint(*constraint, logits.size(), allowed);
-  if (restricted) MaskForbidden(logits, allowed);
-  if (!restricted || AllowsOtherThan(allowed, masked)) {
-    for (const TokenId token : masked) logits[static_cast<size_t>(token)] = kMasked;
-  }
-  event.token = params_.temperature < kGreedyTemperature ? ArgMax(logits)
-                                                         : Draw(logits, position, candidates);
-  // Logits that are not numbers do not compare; the constraint holds nevertheless.
-  if (restricted && !IsAllowed(allowed, event.token)) event.token = FirstAllowed(allowed);
-  if (constraint != nullptr) constraint->Accept(event.token);
+  const SampleRow row = RowAt(position, masked, constraint, logits.size(), scratch.allowed);
+  event.token = ChooseToken(row, logits, scratch.candidates);
+  Accept(event.token, constraint);
   if (num_logprobs >= 0) {
-    event.logprob = static_cast<float>(raw[static_cast<size_t>(event.token)] - log_sum);
+    event.logprob = sum.LogProbability(scratch.raw[static_cast<size_t>(event.token)]);
   }
-  if (!generated_counts_.empty()) ++generated_counts_[static_cast<size_t>(event.token)];
-  if (!seen_.empty()) seen_[static_cast<size_t>(event.token)] = true;
   return event;
-}
-
-void Sampler::AdjustLogits(std::span<float> logits) const {
-  for (const auto& [token, bias] : params_.logit_bias) logits[static_cast<size_t>(token)] += bias;
-  if (!seen_.empty()) {
-    const auto penalty = static_cast<float>(params_.repetition_penalty);
-    for (size_t i = 0; i < logits.size(); ++i) {
-      if (seen_[i]) logits[i] = logits[i] > 0.0f ? logits[i] / penalty : logits[i] * penalty;
-    }
-  }
-  for (size_t i = 0; i < generated_counts_.size(); ++i) {
-    if (generated_counts_[i] == 0) continue;
-    logits[i] -= static_cast<float>(params_.frequency_penalty * generated_counts_[i] +
-                                    params_.presence_penalty);
-  }
-}
-
-// Keeps the `count` best candidates.
-void Sampler::KeepLargest(std::vector<Candidate>& candidates, size_t count) {
-  if (count >= candidates.size()) return;
-  std::nth_element(candidates.begin(), candidates.begin() + static_cast<ptrdiff_t>(count),
-                   candidates.end(), kBetter);
-  candidates.resize(count);
-}
-
-// Keeps the smallest set of best candidates that holds top_p of the probability.
-void Sampler::KeepNucleus(std::vector<Candidate>& candidates, double max_logit) const {
-  const auto weight = [&](const Candidate& c) {
-    return std::exp((static_cast<double>(c.logit) - max_logit) / params_.temperature);
-  };
-  double total = 0.0;
-  for (const Candidate& c : candidates) total += weight(c);
-  // Candidates below this share together hold less than 1 - top_p, so none of them is in the set:
-  // what remains to be sorted is short.
-  const double floor = total * (1.0 - params_.top_p) / static_cast<double>(candidates.size());
-  std::erase_if(candidates, [&](const Candidate& c) { return weight(c) < floor; });
-  std::sort(candidates.begin(), candidates.end(), kBetter);
-  double sum = 0.0;
-  size_t count = 0;
-  while (count < candidates.size() && sum < params_.top_p * total)
-    sum += weight(candidates[count++]);
-  candidates.resize(std::max<size_t>(count, 1));
-}
-
-TokenId Sampler::Draw(std::span<const float> logits, int64_t position,
-                      std::vector<Candidate>& candidates) const {
-  const TokenId best = ArgMax(logits);
-  const double max = logits[static_cast<size_t>(best)];
-  // Everything masked, or not a number: there is nothing to draw from; the caller's masks leave at
-  // least one token, so this is the model's doing.
-  if (!std::isfinite(max)) return best;
-  candidates.clear();
-  // min_p compares probabilities at the given temperature: p >= min_p * p_max.
-  const double min_logit = params_.min_p > 0.0 ? max + params_.temperature * std::log(params_.min_p)
-                                               : -std::numeric_limits<double>::infinity();
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] >= min_logit && logits[i] > kMasked) {
-      candidates.push_back({static_cast<TokenId>(i), logits[i]});
-    }
-  }
-  if (params_.top_k > 0) KeepLargest(candidates, static_cast<size_t>(params_.top_k));
-  if (params_.top_p < 1.0) KeepNucleus(candidates, max);
-  // The order of the candidates decides which token a random number means: by id, whatever filters
-  // ran.
-  std::sort(candidates.begin(), candidates.end(),
-            [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
-  double total = 0.0;
-  for (const Candidate& c : candidates) total += std::exp((c.logit - max) / params_.temperature);
-  double rest = UniformAt(seed_, position) * total;
-  for (const Candidate& c : candidates) {
-    rest -= std::exp((c.logit - max) / params_.temperature);
-    if (rest < 0.0) return c.token;
-  }
-  // The sums may differ in the last bit from one loop to the other.
-  return candidates.back().token;
 }
 
 }  // namespace fathom

@@ -4,13 +4,15 @@
 // request's constraint and the masks; then temperature, min_p, top_k, top_p; then one draw. The
 // draw's random number is a hash of (seed, position), so a token depends on the request and its own
 // logits, never on the batch, the chunking or how often the sampler was called. Ties go to the
-// smaller token id everywhere. One per request; single-threaded.
+// smaller token id everywhere. The arithmetic is that of backend/ops/sample.h, so that a device
+// chooses the same token. One per request; single-threaded.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "backend/choose_token.h"
 #include "base/status.h"
 #include "base/types.h"
 #include "engine/request.h"
@@ -20,21 +22,17 @@ namespace fathom {
 // kInvalidArgument naming the field that is out of range (ranges: engine/request.h).
 Status ValidateSampling(const SamplingParams& params, int vocab_size);
 
-// Uniform in [0, 1): a hash of its arguments, the same on every machine.
-double UniformAt(uint64_t seed, int64_t position);
+// 64 random bits: a hash of its arguments, the same on every machine.
+uint64_t RandomAt(uint64_t seed, int64_t position);
 
 // Working memory of a draw, shared by the samplers of one thread.
 struct SampleScratch {
-  struct Candidate {
-    TokenId token;
-    float logit;
-  };
   explicit SampleScratch(int vocab_size) {
     candidates.reserve(static_cast<size_t>(vocab_size));
     raw.reserve(static_cast<size_t>(vocab_size));
     allowed.reserve((static_cast<size_t>(vocab_size) + 63) / 64);
   }
-  std::vector<Candidate> candidates;
+  std::vector<TokenCandidate> candidates;
   std::vector<float> raw;
   std::vector<uint64_t> allowed;  // bit t % 64 of word t / 64: the constraint allows token t
 };
@@ -57,19 +55,26 @@ class Sampler {
   TokenEvent Sample(std::span<float> logits, int64_t position, std::span<const TokenId> masked,
                     TokenConstraint* constraint, int num_logprobs, SampleScratch& scratch);
 
+  // The same for logits elsewhere (backend/ops/sample.h), in two parts: what the token is chosen
+  // by, and which it was. The row borrows from this object, from `masked` and from `allowed`, which
+  // the constraint's answer is written to.
+  [[nodiscard]] SampleRow RowAt(int64_t position, std::span<const TokenId> masked,
+                                TokenConstraint* constraint, size_t vocab_size,
+                                std::vector<uint64_t>& allowed) const;
+  void Accept(TokenId token, TokenConstraint* constraint);
+
  private:
-  using Candidate = SampleScratch::Candidate;
-  void AdjustLogits(std::span<float> logits) const;
-  TokenId Draw(std::span<const float> logits, int64_t position,
-               std::vector<Candidate>& candidates) const;
-  static void KeepLargest(std::vector<Candidate>& candidates, size_t count);
-  void KeepNucleus(std::vector<Candidate>& candidates, double max_logit) const;
+  [[nodiscard]] bool repeats() const { return params_.repetition_penalty != 1.0; }
+  [[nodiscard]] bool counts() const {
+    return params_.presence_penalty != 0.0 || params_.frequency_penalty != 0.0;
+  }
+  // Index of the token's adjustment, which is there afterwards.
+  size_t AdjustmentOf(TokenId token);
 
   SamplingParams params_;
   uint64_t seed_;
-  // Occurrences, allocated only where a penalty needs them.
-  std::vector<int32_t> generated_counts_;
-  std::vector<bool> seen_;
+  std::vector<TokenAdjustment> adjustments_;  // ascending
+  std::vector<int32_t> generated_;            // how often, of the same tokens; where counts()
 };
 
 }  // namespace fathom
