@@ -21,6 +21,11 @@ struct EngineCore::Job : ScheduledRequest {
   std::vector<TokenId> ends;  // tokens that end it, ascending
   std::optional<Sampler> sampler;
   int64_t generated = 0;
+
+  // Not chosen next.
+  [[nodiscard]] std::span<const TokenId> masked() const {
+    return generated >= request.min_tokens ? std::span<const TokenId>() : ends;
+  }
 };
 
 void EngineCore::JobDeleter::operator()(Job* job) const { delete job; }
@@ -140,7 +145,12 @@ Status EngineCore::Load() {
     return OutOfMemory("no memory for the logits of " + std::to_string(options_.max_num_seqs) +
                        " requests; lower --max-num-seqs");
   }
-  step_logits_.reserve(static_cast<size_t>(options_.max_num_seqs));
+  const auto max_sequences = static_cast<size_t>(options_.max_num_seqs);
+  step_logits_.reserve(max_sequences);
+  sampled_indices_.reserve(max_sequences);
+  sampled_rows_.reserve(max_sequences);
+  sampled_allowed_.resize(max_sequences);
+  step_tokens_.reserve(max_sequences);
   if (!memory.host_readable()) {
     FATHOM_ASSIGN_OR_RETURN(device_memory_, memory.State());
   }
@@ -284,13 +294,14 @@ bool EngineCore::RunStep() {
   for (const ScheduledRows& r : rows) {
     const int num_logits = r.num_prompt_logits + (r.wants_logits ? 1 : 0);
     if (num_logits == 0) continue;
-    step_logits_.push_back({static_cast<Job*>(r.request),
-                            r.request->computed + r.num_tokens - num_logits, r.num_prompt_logits,
-                            r.wants_logits});
+    Job& job = static_cast<Job&>(*r.request);
+    step_logits_.push_back({&job, job.computed + r.num_tokens - num_logits, r.num_prompt_logits,
+                            r.wants_logits, r.wants_logits && SamplesOnDevice(job)});
   }
   scheduler_->Commit();
   const auto vocab = static_cast<size_t>(info_.vocab_size);
   float* logits = logits_.get();
+  auto token = step_tokens_.begin();
   for (const StepLogits& rows_of : step_logits_) {
     const size_t num_values = static_cast<size_t>(rows_of.num_prompt_rows) * vocab;
     if (num_values > 0) {
@@ -298,7 +309,12 @@ bool EngineCore::RunStep() {
     }
     logits += num_values;
     if (!rows_of.is_sampled) continue;
-    Sample(*rows_of.job, std::span(logits, vocab));
+    Job& job = *rows_of.job;
+    if (rows_of.on_device) {
+      Deliver(job, Accept(job, *token++));
+      continue;
+    }
+    Deliver(job, Sample(job, std::span(logits, vocab)));
     logits += vocab;
   }
   return true;
@@ -314,9 +330,10 @@ Status EngineCore::Forward(std::span<const ScheduledRows> rows) {
     num_prefill += job.generated == 0;
   }
   const StepPlan& plan = builder_->Build(rows, *manager_);
-  const Status status = model_->model().Forward(
-      plan,
-      {logits_.get(), static_cast<int64_t>(plan.logits_rows.size()), int64_t{info_.vocab_size}});
+  const StepSampling sampling = BuildSampling(rows);
+  const auto num_logits = static_cast<int64_t>(plan.logits_rows.size() - sampling.indices.size());
+  const Status status = model_->model().ForwardAndSample(
+      plan, sampling, {logits_.get(), num_logits, int64_t{info_.vocab_size}});
   const std::chrono::duration<double> duration = Clock::now() - begin;
   // First: zeros in place of weights may have caused the other error.
   FATHOM_RETURN_IF_ERROR(checkpoint_.CheckFiles());
@@ -362,12 +379,49 @@ void EngineCore::TellPromptLogprobs(Job& job, int64_t position, std::span<const 
   job.sink->OnPromptLogprobs(prompt_events_);
 }
 
-void EngineCore::Sample(Job& job, std::span<float> logits) {
+bool EngineCore::SamplesOnDevice(const Job& job) const {
+  // The likeliest tokens are ranked on the host.
+  return model_->backend().samples() && job.request.num_logprobs <= 0;
+}
+
+StepSampling EngineCore::BuildSampling(std::span<const ScheduledRows> rows) {
+  sampled_indices_.clear();
+  sampled_rows_.clear();
+  int index = 0;
+  for (const ScheduledRows& r : rows) {
+    index += r.num_prompt_logits;
+    if (!r.wants_logits) continue;
+    const Job& job = static_cast<const Job&>(*r.request);
+    if (SamplesOnDevice(job)) {
+      std::vector<uint64_t>& allowed = sampled_allowed_[sampled_rows_.size()];
+      SampleRow row = job.sampler->RowAt(static_cast<int64_t>(job.tokens.size()), job.masked(),
+                                         job.request.constraint.get(),
+                                         static_cast<size_t>(info_.vocab_size), allowed);
+      row.logprob = job.request.num_logprobs >= 0;
+      sampled_rows_.push_back(row);
+      sampled_indices_.push_back(index);
+    }
+    ++index;
+  }
+  step_tokens_.resize(sampled_rows_.size());
+  return {sampled_indices_, sampled_rows_, step_tokens_};
+}
+
+TokenEvent EngineCore::Accept(Job& job, const SampledToken& sampled) {
+  job.sampler->Accept(sampled.token, job.request.constraint.get());
+  TokenEvent event;
+  event.token = sampled.token;
+  event.logprob = sampled.logprob;
+  return event;
+}
+
+TokenEvent EngineCore::Sample(Job& job, std::span<float> logits) {
+  return job.sampler->Sample(logits, static_cast<int64_t>(job.tokens.size()), job.masked(),
+                             job.request.constraint.get(), job.request.num_logprobs, *scratch_);
+}
+
+void EngineCore::Deliver(Job& job, TokenEvent event) {
   const GenerateRequest& request = job.request;
-  const bool may_end = job.generated >= request.min_tokens;
-  TokenEvent event = job.sampler->Sample(logits, static_cast<int64_t>(job.tokens.size()),
-                                         may_end ? std::span<const TokenId>() : job.ends,
-                                         request.constraint.get(), request.num_logprobs, *scratch_);
   event.cached_tokens = static_cast<int>(job.cached);
   job.timings.last_token = Clock::now();
   if (job.generated == 0) job.timings.first_token = job.timings.last_token;

@@ -102,7 +102,13 @@ class EngineCore {
   Status LoadModel();
   Status Forward(std::span<const ScheduledRows> rows);
   void TellPromptLogprobs(Job& job, int64_t position, std::span<const float> logits);
-  void Sample(Job& job, std::span<float> logits);
+  // Says how the step's rows are sampled that need no logits on the host.
+  StepSampling BuildSampling(std::span<const ScheduledRows> rows);
+  [[nodiscard]] bool SamplesOnDevice(const Job& job) const;
+  TokenEvent Sample(Job& job, std::span<float> logits);
+  // Of a request whose token was sampled elsewhere.
+  TokenEvent Accept(Job& job, const SampledToken& sampled);
+  void Deliver(Job& job, TokenEvent event);
   void Abort(Job& job, int64_t keep);
   void Finish(Job& job, FinishEvent event, int64_t keep);
   void TellFinished();
@@ -128,8 +134,15 @@ class EngineCore {
     int64_t position = 0;  // of the first row
     int num_prompt_rows = 0;
     bool is_sampled = false;  // one row more
+    bool on_device = false;   // that one has a token already, in the order of step_tokens_
   };
   std::vector<StepLogits> step_logits_;
+  // Rows that the backend samples: which of the step's logits, how, what the constraints of
+  // requests allow, and what came of it.
+  std::vector<int> sampled_indices_;
+  std::vector<SampleRow> sampled_rows_;
+  std::vector<std::vector<uint64_t>> sampled_allowed_;
+  std::vector<SampledToken> step_tokens_;
   std::vector<TokenEvent> prompt_events_;
   std::unordered_map<RequestId, JobPtr> jobs_;
   EngineStats stats_;                                     // its counters and histograms

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -41,6 +42,11 @@ TensorView<const float> View(const std::vector<float>& v) {
 
 // Rows of logits that a device has room for; more are computed in turns.
 constexpr int kDeviceLogitsRows = 64;
+
+// Of tokens and log-probabilities of a step.
+int64_t SampledBytes(int max_rows) {
+  return max_rows * static_cast<int64_t>(sizeof(int32_t) + sizeof(float));
+}
 
 // A view that the host may read: the device's own, or of a copy. For observers.
 template <typename T>
@@ -119,6 +125,7 @@ Result<std::unique_ptr<Model>> Model::Create(const Checkpoint& checkpoint, Backe
   model->frequencies_compressed_ = RopeFrequencies(config, true);
   model->rope_plain_ = View(model->frequencies_plain_);
   model->rope_compressed_ = View(model->frequencies_compressed_);
+  FATHOM_RETURN_IF_ERROR(model->AllocateOutputs(max_rows));
   if (memory.host_readable()) return model;
 
   FATHOM_ASSIGN_OR_RETURN(model->frequency_buffer_,
@@ -130,20 +137,34 @@ Result<std::unique_ptr<Model>> Model::Create(const Checkpoint& checkpoint, Backe
     *table = table->At(reinterpret_cast<const float*>(at));
     at += bytes.size();
   }
-  const int64_t rows = std::min(max_rows, kDeviceLogitsRows);
-  FATHOM_ASSIGN_OR_RETURN(
-      model->logits_buffer_,
-      memory.Allocate(rows * config.vocab_size * static_cast<int64_t>(sizeof(float))));
-  model->logits_ = {reinterpret_cast<float*>(model->logits_buffer_.data()), rows,
-                    int64_t{config.vocab_size}};
   return model;
+}
+
+Status Model::AllocateOutputs(int max_rows) {
+  DeviceMemory& memory = backend_.memory();
+  if (memory.host_readable() && !backend_.samples()) return OkStatus();
+  const int64_t rows = std::min(max_rows, kDeviceLogitsRows);
+  FATHOM_ASSIGN_OR_RETURN(logits_buffer_, memory.Allocate(rows * config_.vocab_size *
+                                                          static_cast<int64_t>(sizeof(float))));
+  logits_ = {reinterpret_cast<float*>(logits_buffer_.data()), rows, int64_t{config_.vocab_size}};
+  all_places_.resize(static_cast<size_t>(rows));
+  std::iota(all_places_.begin(), all_places_.end(), 0);
+  sampled_places_.reserve(all_places_.size());
+  host_places_.reserve(all_places_.size());
+  FATHOM_ASSIGN_OR_RETURN(sampled_buffer_, memory.Allocate(SampledBytes(max_rows)));
+  sampled_tokens_ = {reinterpret_cast<int32_t*>(sampled_buffer_.data()), max_rows};
+  sampled_logprobs_ = {reinterpret_cast<float*>(sampled_tokens_.data() + max_rows), max_rows};
+  host_tokens_.reserve(static_cast<size_t>(max_rows));
+  host_logprobs_.reserve(static_cast<size_t>(max_rows));
+  return OkStatus();
 }
 
 std::vector<int64_t> Model::DeviceBuffers(const ModelConfig& config, int max_rows) {
   const auto frequencies = static_cast<int64_t>(RopeFrequencies(config, false).size());
   const int64_t logits_rows = std::min(max_rows, kDeviceLogitsRows);
   return {Activations::Bytes(config, max_rows), 2 * int64_t{sizeof(float)} * frequencies,
-          logits_rows * config.vocab_size * static_cast<int64_t>(sizeof(float))};
+          logits_rows * config.vocab_size * static_cast<int64_t>(sizeof(float)),
+          SampledBytes(max_rows)};
 }
 
 Status Model::QuantiseOProjInputs() {
@@ -219,9 +240,19 @@ Status Model::RecordSteps(const GraphOptions& options) {
 }
 
 Status Model::Forward(const StepPlan& plan, TensorView<float> logits, ForwardObserver* observer) {
+  sampling_ = {};
   first_noted_layer_ = 0;
   num_noted_layers_ = config_.num_layers;
   return EndStep(Run(plan, logits, observer));
+}
+
+Status Model::ForwardAndSample(const StepPlan& plan, const StepSampling& sampling,
+                               TensorView<float> logits) {
+  FATHOM_RETURN_IF_ERROR(CheckSampling(plan, sampling));
+  sampling_ = sampling;
+  first_noted_layer_ = 0;
+  num_noted_layers_ = config_.num_layers;
+  return EndStep(Run(plan, logits, nullptr));
 }
 
 Status Model::EndStep(Status status) {
@@ -234,15 +265,20 @@ Status Model::Run(const StepPlan& plan, TensorView<float> logits, ForwardObserve
   const auto way =
       graphs_ == nullptr || observer != nullptr ? StepGraphs::Way::kDirect : graphs_->WayOf(plan);
   FATHOM_RETURN_IF_ERROR(BeginStep(plan, way));
+  next_wanted_ = 0;
+  next_sampled_ = 0;
   switch (way) {
     case StepGraphs::Way::kDirect:
-      return RunDirectly(logits, observer);
+      FATHOM_RETURN_IF_ERROR(RunDirectly(logits, observer));
+      break;
     case StepGraphs::Way::kPieces:
-      return RunInPieces(logits);
+      FATHOM_RETURN_IF_ERROR(RunInPieces(logits));
+      break;
     case StepGraphs::Way::kWhole:
-      return RunWhole(plan.logits_rows, logits);
+      FATHOM_RETURN_IF_ERROR(RunWhole(plan.logits_rows, logits));
+      break;
   }
-  return OkStatus();
+  return TakeTokens();
 }
 
 Status Model::RunDirectly(TensorView<float> logits, ForwardObserver* observer) {
@@ -294,18 +330,7 @@ Status Model::RunWhole(std::span<const int> wanted, TensorView<float> logits) {
     return with_head ? DeviceHead(step_.logits_rows, logits_.First(rows())) : OkStatus();
   };
   FATHOM_RETURN_IF_ERROR(graphs_->Do(0, step));
-  if (!with_head) return Head(wanted, logits);
-  for (size_t begin = 0; begin < wanted.size();) {
-    // Rows that follow each other go together.
-    size_t end = begin + 1;
-    while (end < wanted.size() && wanted[end] == wanted[end - 1] + 1) ++end;
-    const auto n = static_cast<int64_t>(end - begin);
-    FATHOM_RETURN_IF_ERROR(backend_.memory().CopyOut(
-        std::as_writable_bytes(logits.Slice(static_cast<int64_t>(begin), n).elements()),
-        reinterpret_cast<const std::byte*>(logits_.row(wanted[begin]).data())));
-    begin = end;
-  }
-  return OkStatus();
+  return with_head ? TakeLogits(wanted, logits) : Head(wanted, logits);
 }
 
 Status Model::Embed() { return backend_.EmbedExpand(EmbedArgs()); }
@@ -331,14 +356,16 @@ Status Model::DeviceHead(std::span<const int> rows, TensorView<float> logits) {
 
 Status Model::Head(std::span<const int> rows, TensorView<float> logits) {
   if (rows.empty()) return OkStatus();
-  if (logits_.empty()) return DeviceHead(rows, logits);
+  if (sampling_.indices.empty() && backend_.memory().host_readable()) {
+    return DeviceHead(rows, logits);
+  }
   const auto total = static_cast<int64_t>(rows.size());
   for (int64_t begin = 0; begin < total; begin += logits_.dim(0)) {
     const int64_t n = std::min(logits_.dim(0), total - begin);
     FATHOM_RETURN_IF_ERROR(DeviceHead(
         rows.subspan(static_cast<size_t>(begin), static_cast<size_t>(n)), logits_.First(n)));
-    FATHOM_RETURN_IF_ERROR(backend_.memory().CopyOut(
-        std::as_writable_bytes(logits.Slice(begin, n).elements()), logits_buffer_.data()));
+    FATHOM_RETURN_IF_ERROR(
+        TakeLogits(std::span(all_places_).first(static_cast<size_t>(n)), logits));
   }
   return OkStatus();
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -36,6 +37,19 @@ class ForwardObserver {
                          TensorView<const int32_t> /*num_entries*/) {}
   virtual void OnRoute(int /*layer*/, TensorView<const int32_t> /*experts*/,
                        TensorView<const float> /*weights*/) {}
+};
+
+struct SampledToken {
+  TokenId token = 0;
+  float logprob = 0.0f;  // as SampleArgs::logprobs
+};
+
+// Wanted rows of a step that a token is sampled of where they are computed, in place of logits on
+// the host.
+struct StepSampling {
+  std::span<const int> indices;     // into StepPlan::logits_rows, ascending
+  std::span<const SampleRow> rows;  // how, for each
+  std::span<SampledToken> tokens;   // of each, written
 };
 
 // How a model's weights get into a backend's memory, where the host cannot read that.
@@ -103,6 +117,11 @@ class Model {
   // outside the vocabulary.
   Status Forward(const StepPlan& plan, TensorView<float> logits,
                  ForwardObserver* observer = nullptr);
+  // The same with some rows sampled: of these only tokens come to the host, and `logits` are those
+  // of the other wanted rows, in their order. kInvalidArgument also for indices that are none of
+  // the plan's; kUnimplemented where the backend has no Sample.
+  Status ForwardAndSample(const StepPlan& plan, const StepSampling& sampling,
+                          TensorView<float> logits);
 
   // One layer alone on a given residual stream [rows, hc_mult, D] of the host, in place.
   Status ForwardLayer(int layer, const StepPlan& plan, TensorView<float> hc,
@@ -112,6 +131,9 @@ class Model {
   Model(const Checkpoint& checkpoint, Backend& backend, int64_t max_positions)
       : config_(checkpoint.config()), backend_(backend), max_positions_(max_positions) {}
 
+  // Memory for logits and tokens where the backend computes them.
+  Status AllocateOutputs(int max_rows);
+  Status CheckSampling(const StepPlan& plan, const StepSampling& sampling) const;
   Status Run(const StepPlan& plan, TensorView<float> logits, ForwardObserver* observer);
   Status RunDirectly(TensorView<float> logits, ForwardObserver* observer);
   Status RunInPieces(TensorView<float> logits);
@@ -139,10 +161,14 @@ class Model {
   Status HcPost(TensorView<float> hc);
   Status CompressorRows(const CompressorWeights& w, bool index_side);
   Status SelectEntries(int layer, ForwardObserver* observer);
-  // Logits of `rows`, on the host.
+  // Logits of the wanted `rows`, on the host, or tokens of them.
   Status Head(std::span<const int> rows, TensorView<float> logits);
   // Where the backend computes.
   Status DeviceHead(std::span<const int> rows, TensorView<float> logits);
+  // The same for the next wanted rows, whose logits are the rows `places` of logits_.
+  Status TakeLogits(std::span<const int> places, TensorView<float> logits);
+  // Tokens of all rows that were sampled.
+  Status TakeTokens();
   Status Observe(ForwardObserver* observer, int layer, std::string_view name,
                  TensorView<const float> values);
 
@@ -171,10 +197,22 @@ class Model {
   DeviceBuffer frequency_buffer_;  // of both, where the host's are out of the backend's reach
   TensorView<const float> rope_plain_, rope_compressed_;  // the same in the backend's memory
   Activations activations_;
-  // Where the host cannot read logits: those of some rows at a time [rows, vocab].
+  // Where the host cannot read logits or the backend samples: those of some rows at a time
+  // [rows, vocab].
   DeviceBuffer logits_buffer_;
   TensorView<float> logits_;
   bool quantise_o_proj_inputs_ = false;
+  // Tokens of the step's sampled rows and their log-probabilities [max_rows], in the backend's
+  // memory. They stay at their place until the next step that samples.
+  DeviceBuffer sampled_buffer_;
+  TensorView<int32_t> sampled_tokens_;
+  TensorView<float> sampled_logprobs_;
+  std::vector<int32_t> host_tokens_;  // copies
+  std::vector<float> host_logprobs_;
+  StepSampling sampling_;     // of the step
+  int64_t next_wanted_ = 0;   // rows that TakeLogits took so far: of all,
+  int64_t next_sampled_ = 0;  // and of those that are sampled
+  std::vector<int> sampled_places_, host_places_, all_places_;
   std::unique_ptr<ExpertPrefetch> prefetch_;  // absent where weights are in memory
   // Where experts are counted: what the step's layers have chosen so far, one layer after the
   // other, in the backend's memory, so that a device is asked once a step and not in every layer.

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/choose_token.h"
 #include "backend/cuda/cuda_backend.h"
 #ifdef FATHOM_CUDA_EMULATED
 #include "backend/cuda/emulation/recording.h"
@@ -45,6 +46,17 @@ struct Share {
   int num_tokens = 0;
 };
 using Steps = std::vector<std::vector<Share>>;
+
+// Sequences with even numbers are sampled so, where a test samples; logits of the others are the
+// host's.
+bool IsSampled(const Share& share) { return share.sequence % 2 == 0; }
+SampleRow RowOf(const Share& share) {
+  SampleRow row;
+  row.top_p = 0.9;
+  row.random = 0x9E3779B97F4A7C15u * static_cast<uint64_t>(share.sequence + 1);
+  row.logprob = true;
+  return row;
+}
 
 // A model with sequences on a backend of its own.
 class Batch {
@@ -92,9 +104,11 @@ class Batch {
     EXPECT_TRUE(memory_->CarryOut(*manager_).ok());
     const StepPlan& plan = builder_->Build(rows, *manager_);
     const auto vocab = static_cast<int64_t>(model_->config().vocab_size);
-    std::vector<float> logits(shares.size() * static_cast<size_t>(vocab), -1.0f);
-    const Status done =
-        model_->Forward(plan, {logits.data(), static_cast<int64_t>(shares.size()), vocab});
+    const size_t wanted = shares.size() - sampling_.indices.size();
+    std::vector<float> logits(wanted * static_cast<size_t>(vocab), -1.0f);
+    const TensorView<float> view(logits.data(), static_cast<int64_t>(wanted), vocab);
+    const Status done = sampling_.indices.empty() ? model_->Forward(plan, view)
+                                                  : model_->ForwardAndSample(plan, sampling_, view);
     if (status != nullptr) *status = done;
     EXPECT_TRUE(status != nullptr || done.ok()) << done.ToString();
     for (const ScheduledRows& r : rows) {
@@ -103,6 +117,28 @@ class Batch {
     }
     std::vector<uint32_t> bits;
     for (const float v : logits) bits.push_back(std::bit_cast<uint32_t>(v));
+    return bits;
+  }
+
+  // Tokens and log-probabilities of the shares that are sampled, then logits of the others.
+  std::vector<uint32_t> SampledStep(const std::vector<Share>& shares) {
+    std::vector<int> indices;
+    std::vector<SampleRow> rows;
+    for (size_t i = 0; i < shares.size(); ++i) {
+      if (!IsSampled(shares[i])) continue;
+      indices.push_back(static_cast<int>(i));
+      rows.push_back(RowOf(shares[i]));
+    }
+    std::vector<SampledToken> tokens(rows.size());
+    sampling_ = {indices, rows, tokens};
+    const std::vector<uint32_t> logits = Step(shares);
+    sampling_ = {};
+    std::vector<uint32_t> bits;
+    for (const SampledToken& sampled : tokens) {
+      bits.push_back(static_cast<uint32_t>(sampled.token));
+      bits.push_back(std::bit_cast<uint32_t>(sampled.logprob));
+    }
+    bits.insert(bits.end(), logits.begin(), logits.end());
     return bits;
   }
 
@@ -120,6 +156,7 @@ class Batch {
   std::unique_ptr<CacheMemory> memory_;
   std::unique_ptr<StepBuilder> builder_;
   std::vector<ScheduledRequest> sequences_;
+  StepSampling sampling_;
 };
 
 // Three sequences get prompts of different lengths; then all kinds of steps come in turn, on a GPU
@@ -204,6 +241,42 @@ TEST_F(StepGraphsTest, FillUpStepsOfOtherSizes) {
   const Steps steps = DecodeSteps(kEmulated ? std::vector<int>{1} : std::vector<int>{1, 3});
   ExpectBits(steps, {GraphMode::kFullDecodeOnly, {2, 4}}, Directly(steps));
   EXPECT_EQ(recordings_, kEmulated ? 1 : 2);
+}
+
+// Sampling reads what a recording wrote, from rows of its own order.
+TEST_F(StepGraphsTest, AreSampledLikeDirectSteps) {
+  const Steps steps = MixedSteps();
+  const Bits logits = Directly(steps);
+  const auto vocab = static_cast<size_t>(checkpoint_->config().vocab_size);
+  std::vector<TokenCandidate> scratch;
+  std::vector<GraphMode> modes = {GraphMode::kFullAndPiecewise};
+  if (!kEmulated) modes.push_back(GraphMode::kNone);
+  for (const GraphMode mode : modes) {
+    SCOPED_TRACE(GraphModeName(mode));
+    Batch batch(*checkpoint_);
+    ASSERT_TRUE(batch.model().RecordSteps({mode, {}}).ok());
+    batch.Clear();
+    for (size_t i = 0; i < steps.size(); ++i) {
+      std::vector<uint32_t> want, rest;
+      for (size_t s = 0; s < steps[i].size(); ++s) {
+        const auto bits = std::span(logits[i]).subspan(s * vocab, vocab);
+        if (!IsSampled(steps[i][s])) {
+          rest.insert(rest.end(), bits.begin(), bits.end());
+          continue;
+        }
+        std::vector<float> row;
+        for (const uint32_t b : bits) row.push_back(std::bit_cast<float>(b));
+        const std::vector<float> raw = row;
+        const TokenId token = ChooseToken(RowOf(steps[i][s]), row, scratch);
+        want.push_back(static_cast<uint32_t>(token));
+        want.push_back(std::bit_cast<uint32_t>(
+            SumLogits(raw).LogProbability(raw[static_cast<size_t>(token)])));
+      }
+      want.insert(want.end(), rest.begin(), rest.end());
+      EXPECT_EQ(batch.SampledStep(steps[i]), want) << "step " << i;
+    }
+    EXPECT_EQ(batch.model().graphs()->num_replays() > 0, mode != GraphMode::kNone);
+  }
 }
 
 TEST_F(StepGraphsTest, RefuseWhatOperationsRefuse) {
