@@ -52,7 +52,8 @@ const std::vector<OpCases::Operation>& OpCases::Operations() {
       {"hc_post", &OpCases::AddHcPost},
       {"route", &OpCases::AddRoute},
       {"moe", &OpCases::AddMoe},
-      {"head", &OpCases::AddHead}};
+      {"head", &OpCases::AddHead},
+      {"sample", &OpCases::AddSample}};
   return operations;
 }
 
@@ -75,6 +76,11 @@ Result<std::unique_ptr<OpCases>> OpCases::Create(const ModelConfig& config, Back
   for (const Operation& operation : Operations()) {
     if (!only.empty() && std::find(only.begin(), only.end(), operation.name) == only.end()) {
       continue;
+    }
+    if (operation.add == &OpCases::AddSample && !backend.samples()) {
+      if (only.empty()) continue;
+      return Unimplemented("sample: not an operation of the " + std::string(backend.name()) +
+                           " backend");
     }
     FATHOM_RETURN_IF_ERROR((cases.get()->*operation.add)());
     FATHOM_RETURN_IF_ERROR(cases->operands_status_);
@@ -254,6 +260,41 @@ Status OpCases::AddHead() {
     return backend_.Head(args);
   };
   cases_.push_back(std::move(op));
+  return OkStatus();
+}
+
+Status OpCases::AddSample() {
+  const int m = n_ <= kMostLogits ? n_ : 1, vocab = config_.vocab_size;
+  const TensorView<float> logits = Values({m, vocab});
+  const TensorView<int32_t> tokens = Room<int32_t>({m});
+  const TensorView<float> logprobs = Room<float>({m});
+  std::vector<int> indices(static_cast<size_t>(m));
+  std::iota(indices.begin(), indices.end(), 0);
+  struct Setting {
+    const char* name;
+    double temperature;
+    double top_p;
+    int top_k;
+  };
+  // The values are in [-1, 1): at this temperature the tokens' probabilities span nine decades.
+  for (const Setting& s :
+       {Setting{"greedy", 0.0, 1.0, 0}, Setting{"all tokens", 0.1, 1.0, 0},
+        Setting{"top_p 0.95", 0.1, 0.95, 0}, Setting{"top_k 50", 0.1, 1.0, 50}}) {
+    std::vector<SampleRow> rows(indices.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      rows[i].temperature = s.temperature;
+      rows[i].top_p = s.top_p;
+      rows[i].top_k = s.top_k;
+      rows[i].random = 0x9E3779B97F4A7C15u * (i + 1);
+    }
+    OpCase op{"sample", std::to_string(m) + " of the rows, " + s.name};
+    op.activation_bytes = ViewBytes(logits);
+    op.flop = s.temperature > 0.0 ? Product({m, vocab, 3}) : 0.0;
+    op.run = [this, logits, indices, rows, tokens, logprobs] {
+      return backend_.Sample({logits, indices, rows, tokens, logprobs});
+    };
+    cases_.push_back(std::move(op));
+  }
   return OkStatus();
 }
 

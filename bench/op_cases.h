@@ -85,6 +85,7 @@ class OpCases {
   Status AddMoe();
   Status AddInverseRopeOut();
   Status AddHead();
+  Status AddSample();
   Status AddQNormRopeKvInsert();
   Status AddCompressInserts();
   Status AddCompressInsert(const char* what, int ratio, bool index_side);
