@@ -1,6 +1,6 @@
 // Backend: the fused operations that a DeepSeek-V4 forward pass is made of, on one device.
 //
-// The model calls these in a fixed order (model/model.cc) and never asks which backend it has.
+// The model calls these in a fixed order (model/block.cc) and never asks which backend it has.
 // Each operation's contract is in its header under backend/ops/; the public methods check the
 // arguments and call the backend's own DoX. Operations of one backend are called by one thread at a
 // time. TensorViews, WeightViews and pages point into memory that the backend's device reads
