@@ -15,7 +15,7 @@
 #include "backend/choose_token.h"
 #include "backend/cuda/cuda_backend.h"
 #ifdef FATHOM_CUDA_EMULATED
-#include "backend/cuda/emulation/recording.h"
+#include "backend/cuda/emulation/streams.h"
 #endif
 #include "cache/cache_memory.h"
 #include "engine/cache_sizing.h"

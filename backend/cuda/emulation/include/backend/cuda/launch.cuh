@@ -1,25 +1,27 @@
-// Launches that have ended when they return (../../../../launch.cuh).
+// Launches into the queues of emulated streams (../../../../launch.cuh).
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdlib>
 #include <tuple>
 
 #include "backend/cuda/emulation/block.h"
-#include "backend/cuda/emulation/recording.h"
+#include "backend/cuda/emulation/streams.h"
 #include "backend/cuda/status.h"
 
 namespace fathom::cuda {
 
 template <typename... Parameters, typename... Args>
 void Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
-            cudaStream_t /*stream*/, Args&&... args) {
+            cudaStream_t stream, Args&&... args) {
   const std::tuple<Parameters...> values(args...);
-  emulation::RunOrRecord([=] {
+  const auto run = [=] {
     emulation::RunGrid({grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes,
                        [&] { std::apply(kernel, values); });
-  });
+  };
+  if (emulation::Enqueue(stream, run) != cudaSuccess) std::abort();  // no stream
 }
 
 template <typename... Parameters>
