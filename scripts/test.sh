@@ -22,9 +22,8 @@ cmake --build --preset release
 cmake --build --preset release --target all_verify_interface_header_sets
 ctest --preset release
 
-# Compiled with the compiler alone. Without a GPU the tests of the kernels run on the CPU (backend/cuda/emulation),
-# but for the one that overtakes copies, which an emulation has ended; those on a GPU are skipped (CONTRIBUTING.md,
-# "CUDA").
+# Compiled with the compiler alone. Without a GPU the tests of the kernels run on the CPU (backend/cuda/emulation);
+# those on a GPU are skipped (CONTRIBUTING.md, "CUDA").
 nvcc_major=$( (nvcc --version 2>/dev/null || true) | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
 if [[ "${nvcc_major:-0}" -ge 13 ]]; then
   echo "== cuda: build of the backend, its tests and the program"
@@ -33,8 +32,7 @@ if [[ "${nvcc_major:-0}" -ge 13 ]]; then
     fathom golden_test nano_eval_test invariance_test
   build/cuda/bin/backend_cuda_ops_test --gtest_brief=1
   emulated() {
-    GTEST_TOTAL_SHARDS=2 GTEST_SHARD_INDEX=$1 build/cuda/bin/backend_cuda_emulated_test --gtest_brief=1 \
-      --gtest_filter=-CudaBackendTest.OperandsInFlightAreNotOverwritten
+    GTEST_TOTAL_SHARDS=2 GTEST_SHARD_INDEX=$1 build/cuda/bin/backend_cuda_emulated_test --gtest_brief=1
   }
   emulated 0 & first=$!
   emulated 1

@@ -102,12 +102,18 @@ TEST_F(CudaBackendTest, MemoryKeepsWhatIsCopiedInAndTellsWhenThereIsNone) {
 
 // Many more operands than the pinned memory holds, while the device is still busy with work from
 // before: each operation must see its own, although the host is far ahead. They are large, because
-// a driver may take a small copy's bytes at the call.
+// a driver may take a small copy's bytes at the call. Emulated streams are busy until somebody
+// waits.
 TEST_F(CudaBackendTest, OperandsInFlightAreNotOverwritten) {
+#ifdef FATHOM_CUDA_EMULATED
+  constexpr int kRows = 100, kOperandBytes = 2 << 10, kBusyRows = 16, kBusyCols = 64;
+#else
+  constexpr int kRows = 20000, kOperandBytes = 256 << 10, kBusyRows = 2048, kBusyCols = 4096;
+#endif
+  constexpr int kCalls = 40;
   const auto backend =
-      CudaBackend::Create(Numerics::kOfficial, {.operand_bytes = 256 << 10}).value();
+      CudaBackend::Create(Numerics::kOfficial, {.operand_bytes = kOperandBytes}).value();
   ASSERT_STATUS_OK(backend->Prepare(kLimits));
-  constexpr int kCalls = 40, kRows = 20000, kBusyRows = 2048, kBusyCols = 4096;
   float* frequencies = Put(std::vector<float>{1.0f});
   float* out = Poisoned<float>(size_t{kCalls} * kRows * 2);
   float* matrix = Poisoned<float>(size_t{kBusyRows} * kBusyCols);
