@@ -25,6 +25,12 @@ struct SequenceRows {
   Position start = 0;  // position of first_row; positions below it are in the cache already
 };
 
+// A row whose token was sampled by an earlier step, and which one of those it was.
+struct TokenSource {
+  int32_t row = 0;
+  int32_t sampled = 0;
+};
+
 using LayerPages = std::array<PageView, kNumCacheKinds>;
 
 struct StepPlan {
@@ -37,6 +43,9 @@ struct StepPlan {
   std::span<const LayerPages> pages;
   // Rows whose logits are wanted, ascending.
   std::span<const int> logits_rows;
+  // Rows whose ids are among those that the step launched before sampled (Model::Launch), where the
+  // host need not know them yet; token_ids have any of the vocabulary there.
+  std::span<const TokenSource> token_sources;
   // Set by the model, by ratio 4 and 128: the position of the first token of each entry that ends
   // in the step, in CompressInsert's order. More of them stand for none; so launches can be the
   // same in steps that end fewer.

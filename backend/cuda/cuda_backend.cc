@@ -47,7 +47,8 @@ CudaBackend::State::State(Numerics numerics_in, const CudaOptions& options_in,
       pinned(options_in.device),
       operands("host operands", stream_in),
       plans("step plan", stream_in),
-      staging(stream_in) {}
+      staging(stream_in),
+      receipts(stream_in) {}
 
 CudaBackend::State::~State() {
   static_cast<void>(cudaSetDevice(options.device));
@@ -147,6 +148,8 @@ Status CudaBackend::Prepare(const BackendLimits& l) {
   FATHOM_RETURN_IF_ERROR(state.plans.Allocate(state.options.plan_bytes, state.memory));
   constexpr auto kReportBytes = static_cast<int64_t>(sizeof(cuda::DeviceReport));
   FATHOM_ASSIGN_OR_RETURN(state.host_report, cuda::PinnedBytes::Create(kReportBytes));
+  constexpr int64_t kResultBytes = 8;  // per row (backend/runs_behind.h)
+  FATHOM_RETURN_IF_ERROR(state.receipts.Create(l.max_rows * kResultBytes));
 
   const MemoryLayout layout = cuda::LayOutScratch(l, state.options, nullptr, state.scratch);
   if (layout.overflow()) {
@@ -234,9 +237,32 @@ Status CudaBackend::Synchronize() {
                               cudaMemcpyDeviceToHost, state.stream));
   FATHOM_CUDA(cudaStreamSynchronize(state.stream));
   FATHOM_RETURN_IF_ERROR(state.staging.Wait());
-  const auto& report = *reinterpret_cast<const cuda::DeviceReport*>(state.host_report.data());
-  CountInexactEntries(static_cast<int64_t>(report.inexact_entries - state.inexact_entries_told));
-  state.inexact_entries_told = report.inexact_entries;
+  return Settle(*reinterpret_cast<const cuda::DeviceReport*>(state.host_report.data()));
+}
+
+Result<int> CudaBackend::BeginReceive(std::span<const std::byte> first,
+                                      std::span<const std::byte> second) {
+  State& state = *state_;
+  FATHOM_RETURN_IF_ERROR(state.Enter());
+  FATHOM_RETURN_IF_ERROR(state.MayCopy("results"));
+  return state.receipts.Begin(first, second, state.report);
+}
+
+Result<std::span<const std::byte>> CudaBackend::Receive(int receipt) {
+  State& state = *state_;
+  FATHOM_RETURN_IF_ERROR(state.Enter());
+  FATHOM_ASSIGN_OR_RETURN(const cuda::Receipts::Received received, state.receipts.Wait(receipt));
+  FATHOM_RETURN_IF_ERROR(Settle(received.report));
+  return received.bytes;
+}
+
+Status CudaBackend::Settle(const cuda::DeviceReport& report) {
+  State& state = *state_;
+  // Reports may be settled in another order than they were made in.
+  if (report.inexact_entries > state.inexact_entries_told) {
+    CountInexactEntries(static_cast<int64_t>(report.inexact_entries - state.inexact_entries_told));
+    state.inexact_entries_told = report.inexact_entries;
+  }
   if (report.finding == cuda::DeviceReport::kNone) return OkStatus();
   FATHOM_CUDA(cudaMemsetAsync(&state.report->finding, 0, sizeof(report.finding), state.stream));
   if (report.finding == cuda::DeviceReport::kHashTable) {

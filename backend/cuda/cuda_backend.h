@@ -15,8 +15,13 @@
 #include "backend/fills_memory.h"
 #include "backend/pinned_memory.h"
 #include "backend/records_steps.h"
+#include "backend/runs_behind.h"
 
 namespace fathom {
+
+namespace cuda {
+struct DeviceReport;
+}
 
 struct CudaOptions {
   int device = 0;  // as the CUDA runtime counts
@@ -33,7 +38,8 @@ struct CudaOptions {
 class CudaBackend final : public Backend,
                           public HasPinnedMemory,
                           public FillsMemory,
-                          public RecordsSteps {
+                          public RecordsSteps,
+                          public RunsBehind {
  public:
   // kUnavailable without driver or device; kUnimplemented for GPUs other than Hopper's, naming
   // them, and for exact numerics.
@@ -59,6 +65,11 @@ class CudaBackend final : public Backend,
   Result<int> EndRecording() override;
   Status Replay(int recording) override;
   [[nodiscard]] int64_t recording_bytes() const override;
+  Status PlaceTokens(std::span<const TokenSource> sources,
+                     TensorView<const int32_t> tokens) override;
+  Result<int> BeginReceive(std::span<const std::byte> first,
+                           std::span<const std::byte> second) override;
+  Result<std::span<const std::byte>> Receive(int receipt) override;
 
  protected:
   Status DoEmbedExpand(const EmbedExpandArgs& args) override;
@@ -81,6 +92,8 @@ class CudaBackend final : public Backend,
   friend struct UnfusedAccess;  // backend/cuda/unfused/: the same work on the same stream
   struct State;
   explicit CudaBackend(std::unique_ptr<State> state);
+  // What the device has reported; its findings are done with.
+  Status Settle(const cuda::DeviceReport& report);
 
   std::unique_ptr<State> state_;
 };

@@ -108,7 +108,7 @@ Result<PlanCopy> CopyPlan(const StepPlan& plan, StagingRing& ring) {
   Put(plan.logits_rows, place.host + at.logits_rows);
   Put(plan.sequences, place.host + at.sequences);
   point(device.rows, at.rows);
-  point(copy.operands.token_ids, at.token_ids);
+  copy.operands.token_ids = reinterpret_cast<TokenId*>(place.device + at.token_ids);
   point(copy.operands.positions, at.positions);
   point(copy.operands.logits_rows, at.logits_rows);
   point(device.sequences, at.sequences);

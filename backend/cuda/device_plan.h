@@ -38,7 +38,7 @@ struct DevicePlan {
 
 // The plan's arrays that operations are given as spans of their own.
 struct DeviceOperands {
-  const TokenId* token_ids = nullptr;
+  TokenId* token_ids = nullptr;  // RunsBehind writes some
   const Position* positions = nullptr;
   const Position* anchors[2] = {};
   const int* logits_rows = nullptr;

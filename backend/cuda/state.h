@@ -9,6 +9,7 @@
 #include "backend/cuda/expert_staging.h"
 #include "backend/cuda/expert_tables.h"
 #include "backend/cuda/memory.h"
+#include "backend/cuda/receipts.h"
 #include "backend/cuda/recorder.h"
 #include "backend/cuda/scratch.h"
 #include "backend/cuda/staging.h"
@@ -53,6 +54,7 @@ struct CudaBackend::State {
   const StepPlan* begun = nullptr;
   cuda::PlanCopy begun_copy;
   cuda::Recorder recorder;
+  cuda::Receipts receipts;
 };
 
 }  // namespace fathom
