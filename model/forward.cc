@@ -1,6 +1,7 @@
 // Steps from their plan to logits: directly, in recorded pieces or as one recording.
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/host_view.h"
@@ -30,11 +31,16 @@ Status Model::Forward(const StepPlan& plan, TensorView<float> logits, ForwardObs
 
 Status Model::ForwardAndSample(const StepPlan& plan, const StepSampling& sampling,
                                TensorView<float> logits) {
+  if (sampling.tokens.size() != sampling.indices.size()) {
+    return InvalidArgument("sampling: room for one token of each row needed");
+  }
   FATHOM_RETURN_IF_ERROR(CheckSampling(plan, sampling));
   sampling_ = sampling;
   first_noted_layer_ = 0;
   num_noted_layers_ = config_.num_layers;
-  return EndStep(Run(plan, logits, nullptr));
+  Status status = Run(plan, logits, nullptr);
+  if (status.ok()) status = TakeTokens(sampling.tokens);
+  return EndStep(std::move(status));
 }
 
 Status Model::EndStep(Status status) {
@@ -60,7 +66,7 @@ Status Model::Run(const StepPlan& plan, TensorView<float> logits, ForwardObserve
       FATHOM_RETURN_IF_ERROR(RunWhole(plan.logits_rows, logits));
       break;
   }
-  return TakeTokens();
+  return OkStatus();
 }
 
 Status Model::RunDirectly(TensorView<float> logits, ForwardObserver* observer) {
@@ -184,9 +190,11 @@ Status Model::BeginStep(const StepPlan& plan, StepGraphs::Way way) {
     return InvalidArgument("a step of " + std::to_string(n) + " tokens, room for 1 to " +
                            std::to_string(max_rows()));
   }
-  if (prefetch_ != nullptr) prefetch_->BeginStep(plan.token_ids);
+  FATHOM_RETURN_IF_ERROR(CheckSources(plan));
   num_counted_rows_ = n;
-  step_ = way == StepGraphs::Way::kDirect ? plan : graphs_->Pad(plan, way);
+  const StepPlan known = WithTokens(plan);
+  if (prefetch_ != nullptr) prefetch_->BeginStep(known.token_ids);
+  step_ = way == StepGraphs::Way::kDirect ? known : graphs_->Pad(known, way);
   for (const int ratio : {4, 128}) {
     std::vector<Position>& anchors = activations_.anchors[AnchorsOf(ratio)];
     CollectAnchors(step_, ratio, anchors);
@@ -195,7 +203,9 @@ Status Model::BeginStep(const StepPlan& plan, StepGraphs::Way way) {
   }
   // What is done again asks nothing.
   if (way != StepGraphs::Way::kDirect) FATHOM_RETURN_IF_ERROR(CheckPlan());
-  return backend_.BeginStep(step_);
+  FATHOM_RETURN_IF_ERROR(backend_.BeginStep(step_));
+  return behind_ == nullptr ? OkStatus()
+                            : behind_->PlaceTokens(plan.token_sources, sampled_tokens_);
 }
 
 Status Model::CheckPlan() {

@@ -114,6 +114,7 @@ Status Model::AllocateOutputs(int max_rows) {
   sampled_logprobs_ = {reinterpret_cast<float*>(sampled_tokens_.data() + max_rows), max_rows};
   host_tokens_.reserve(static_cast<size_t>(max_rows));
   host_logprobs_.reserve(static_cast<size_t>(max_rows));
+  for (Launched& step : launched_) step.tokens.reserve(static_cast<size_t>(max_rows));
   return OkStatus();
 }
 

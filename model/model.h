@@ -5,6 +5,8 @@
 // thread.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/runs_behind.h"
 #include "backend/step_plan.h"
 #include "base/status.h"
 #include "checkpoint/checkpoint.h"
@@ -49,7 +52,11 @@ struct SampledToken {
 struct StepSampling {
   std::span<const int> indices;     // into StepPlan::logits_rows, ascending
   std::span<const SampleRow> rows;  // how, for each
-  std::span<SampledToken> tokens;   // of each, written
+  std::span<SampledToken> tokens;   // of each, written; none with Launch
+
+  [[nodiscard]] bool wants_logprobs() const {
+    return std::any_of(rows.begin(), rows.end(), [](const SampleRow& row) { return row.logprob; });
+  }
 };
 
 // How a model's weights get into a backend's memory, where the host cannot read that.
@@ -123,17 +130,38 @@ class Model {
   Status ForwardAndSample(const StepPlan& plan, const StepSampling& sampling,
                           TensorView<float> logits);
 
+  // Begins a step all of whose wanted rows are sampled. On a backend that RunsBehind it is under
+  // way when this returns; elsewhere it is done. Its tokens are Collect's, and those of the step
+  // that was launched last may be token_sources of the next one, launched or not. At most
+  // kMostLaunched are not collected at a time. Errors as ForwardAndSample's, of what is known by
+  // then; the step is not launched then, and nothing is under way. kInvalidArgument also where
+  // experts are counted.
+  Status Launch(const StepPlan& plan, const StepSampling& sampling);
+  static constexpr int kMostLaunched = RunsBehind::kMostReceipts;
+  // Waits for the step that was launched first and gives its tokens, as many as it sampled. Errors
+  // that a device found by then; the step is done with in any case.
+  Status Collect(std::span<SampledToken> tokens);
+  // Waits for all that is under way and forgets it.
+  void DropLaunched();
+  [[nodiscard]] int num_launched() const { return num_launched_; }
+
   // One layer alone on a given residual stream [rows, hc_mult, D] of the host, in place.
   Status ForwardLayer(int layer, const StepPlan& plan, TensorView<float> hc,
                       ForwardObserver* observer = nullptr);
 
  private:
   Model(const Checkpoint& checkpoint, Backend& backend, int64_t max_positions)
-      : config_(checkpoint.config()), backend_(backend), max_positions_(max_positions) {}
+      : config_(checkpoint.config()),
+        backend_(backend),
+        max_positions_(max_positions),
+        behind_(RunsBehindOf(backend)) {}
 
   // Memory for logits and tokens where the backend computes them.
   Status AllocateOutputs(int max_rows);
   Status CheckSampling(const StepPlan& plan, const StepSampling& sampling) const;
+  Status CheckSources(const StepPlan& plan) const;
+  // Ids in place of those that an earlier step sampled, where the host has them.
+  StepPlan WithTokens(const StepPlan& plan);
   Status Run(const StepPlan& plan, TensorView<float> logits, ForwardObserver* observer);
   Status RunDirectly(TensorView<float> logits, ForwardObserver* observer);
   Status RunInPieces(TensorView<float> logits);
@@ -167,8 +195,8 @@ class Model {
   Status DeviceHead(std::span<const int> rows, TensorView<float> logits);
   // The same for the next wanted rows, whose logits are the rows `places` of logits_.
   Status TakeLogits(std::span<const int> places, TensorView<float> logits);
-  // Tokens of all rows that were sampled.
-  Status TakeTokens();
+  // Tokens of all rows that were sampled; waits for them.
+  Status TakeTokens(std::span<SampledToken> tokens);
   Status Observe(ForwardObserver* observer, int layer, std::string_view name,
                  TensorView<const float> values);
 
@@ -209,9 +237,21 @@ class Model {
   TensorView<float> sampled_logprobs_;
   std::vector<int32_t> host_tokens_;  // copies
   std::vector<float> host_logprobs_;
-  StepSampling sampling_;     // of the step
-  int64_t next_wanted_ = 0;   // rows that TakeLogits took so far: of all,
-  int64_t next_sampled_ = 0;  // and of those that are sampled
+  StepSampling sampling_;  // of the step
+  // Steps that were launched and are not collected, oldest first; their tokens, or the receipts of
+  // those that RunsBehind brings.
+  struct Launched {
+    size_t num_tokens = 0;
+    bool with_logprobs = false;
+    int receipt = -1;
+    std::vector<SampledToken> tokens;
+  };
+  RunsBehind* const behind_;  // nullptr where the backend does not
+  std::array<Launched, kMostLaunched> launched_;
+  int num_launched_ = 0;
+  std::vector<TokenId> token_ids_;  // of WithTokens
+  int64_t next_wanted_ = 0;         // rows that TakeLogits took so far: of all,
+  int64_t next_sampled_ = 0;        // and of those that are sampled
   std::vector<int> sampled_places_, host_places_, all_places_;
   std::unique_ptr<ExpertPrefetch> prefetch_;  // absent where weights are in memory
   // Where experts are counted: what the step's layers have chosen so far, one layer after the

@@ -20,9 +20,9 @@ Status Model::CheckSampling(const StepPlan& plan, const StepSampling& sampling) 
     }
     before = index;
   }
-  if (sampling.rows.size() != indices.size() || sampling.tokens.size() != indices.size() ||
+  if (sampling.rows.size() != indices.size() ||
       static_cast<int64_t>(indices.size()) > sampled_tokens_.size()) {
-    return InvalidArgument("sampling: one setting and one token for each row needed");
+    return InvalidArgument("sampling: one setting for each row needed");
   }
   return OkStatus();
 }
@@ -58,21 +58,20 @@ Status Model::TakeLogits(std::span<const int> places, TensorView<float> logits) 
        sampled_tokens_.Slice(first_sampled, count), sampled_logprobs_.Slice(first_sampled, count)});
 }
 
-Status Model::TakeTokens() {
-  const size_t n = sampling_.tokens.size();
+Status Model::TakeTokens(std::span<SampledToken> tokens) {
+  const size_t n = tokens.size();
   if (n == 0) return OkStatus();
   DeviceMemory& memory = backend_.memory();
   host_tokens_.resize(n);
   host_logprobs_.assign(n, 0.0f);
   FATHOM_RETURN_IF_ERROR(
       memory.CopyOut(std::as_writable_bytes(std::span(host_tokens_)), sampled_buffer_.data()));
-  if (std::any_of(sampling_.rows.begin(), sampling_.rows.end(),
-                  [](const SampleRow& row) { return row.logprob; })) {
+  if (sampling_.wants_logprobs()) {
     FATHOM_RETURN_IF_ERROR(
         memory.CopyOut(std::as_writable_bytes(std::span(host_logprobs_)),
                        reinterpret_cast<const std::byte*>(sampled_logprobs_.data())));
   }
-  for (size_t i = 0; i < n; ++i) sampling_.tokens[i] = {host_tokens_[i], host_logprobs_[i]};
+  for (size_t i = 0; i < n; ++i) tokens[i] = {host_tokens_[i], host_logprobs_[i]};
   return OkStatus();
 }
 
