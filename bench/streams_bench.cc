@@ -131,6 +131,7 @@ Report MakeReport(const std::string& model, const EngineCore& core, const Stream
                             {"backend", engine.backend},
                             {"threads", int64_t{threads}},
                             {"tokens_of_a_step", int64_t{engine.max_batched_tokens}},
+                            {"async_scheduling", core.async_scheduling() ? "yes" : "no"},
                             {"prompt_tokens", o.prompt_tokens},
                             {"output_tokens", o.output_tokens},
                             {"repetitions", int64_t{o.repeats}}});

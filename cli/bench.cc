@@ -413,6 +413,7 @@ void AddStreams(CLI::App& bench, Action& action) {
   struct Options {
     EngineOptions engine;
     bench::StreamsBenchOptions bench;
+    std::optional<bool> async;
     bool json = false;
   };
   auto o = std::make_shared<Options>();
@@ -425,12 +426,14 @@ void AddStreams(CLI::App& bench, Action& action) {
            "Tokens of each answer");
   AddRepeats(*command, o->bench.repeats);
   o->engine.AddOptions(*command);
+  AddAsyncOption(*command, o->async);
   AddJson(*command, o->json);
   command->callback([o, &action] {
     action = [o] {
       Sort(o->bench.streams);
       const auto model = o->engine.Read(o->bench.engine);
       if (!model.ok()) return Fail(model.status());
+      o->bench.engine.async_scheduling = o->async;
       return Print(BenchStreams(*model, o->bench), o->json);
     };
   });

@@ -170,6 +170,17 @@ void AddBackendOptions(CLI::App& command, ModelOptions& o) {
   AddGraphOptions(command, o.graphs);
 }
 
+CLI::Option* AddAsyncOption(CLI::App& command, std::optional<bool>& async) {
+  return command.add_flag_function(
+      "--async-scheduling,!--no-async-scheduling", [&async](int64_t count) { async = count > 0; },
+      "A step begins before the host has the tokens of the one before (default: with --backend "
+      "cuda, but for --record-expert-use). Changes speed, never results");
+}
+
+bool SamplesByItself(const std::string& backend) {
+  return backend == "cuda" || backend == "reference";
+}
+
 void AddModelOptions(CLI::App& command, ModelOptions& o) {
   AddModelOption(command, o.model);
   AddBackendOptions(command, o);

@@ -91,6 +91,11 @@ void AddBackendOptions(CLI::App& command, ModelOptions& options);
 // All of them.
 void AddModelOptions(CLI::App& command, ModelOptions& options);
 
+// --async-scheduling and --no-async-scheduling, for commands that serve requests together.
+CLI::Option* AddAsyncOption(CLI::App& command, std::optional<bool>& async);
+// Whether that backend samples tokens itself, without which steps cannot begin early.
+bool SamplesByItself(const std::string& backend);
+
 // Memory and formats of the cache, for commands that run an engine.
 struct CacheOptions {
   int64_t memory_bytes = 0;  // 0: the share below

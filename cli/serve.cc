@@ -174,6 +174,8 @@ Result<LocalEngineOptions> ToServeEngineOptions(ServeOptions& o) {
   engine.priority_scheduling = o.scheduling_policy == "priority";
   engine.prefix_caching = o.prefix_caching;
   engine.seed = o.seed;
+  // On others it has no effect; that was said (CheckServeOptions).
+  if (SamplesByItself(engine.backend)) engine.async_scheduling = o.async_scheduling;
   if (!o.retention_interval.empty()) {
     FATHOM_ASSIGN_OR_RETURN(engine.retention_interval,
                             ParseRetentionInterval(o.retention_interval));

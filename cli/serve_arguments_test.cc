@@ -231,6 +231,7 @@ const std::vector<Case> kCases = {
     {{"--scheduling-policy", "fcfs"}, kA},
     {{"--scheduling-policy", "priority"}, kA},
     {{"--async-scheduling"}, kW},
+    {{"--async-scheduling", "--backend", "cuda"}, kA},
     {{"--no-async-scheduling"}, kA},
     {{"--stream-interval", "1"}, kA},
     {{"--stream-interval", "8"}, kA},

@@ -157,6 +157,7 @@ void AddSchedulingGroup(CLI::App& command, ServeOptions& o) {
              "fcfs: in order of arrival; priority: smaller `priority` of the request first")
       ->transform(OneOf({"fcfs", "priority"}))
       ->capture_default_str();
+  AddAsyncOption(command, o.async_scheduling)->group("Scheduling");
 }
 
 void AddChatGroup(CLI::App& command, ServeOptions& o) {
@@ -372,6 +373,10 @@ ServeChecks CheckServeOptions(const ServeOptions& o) {
     checks.warnings = GraphWarnings(o.model.graphs, backend);
   } else if (const auto graphs = ToGraphOptions(o.model.graphs); !graphs.ok()) {
     problems.push_back(graphs.status().message());
+  }
+  if (o.async_scheduling.value_or(false) && !SamplesByItself(backend)) {
+    checks.warnings.push_back("--async-scheduling: no effect; tokens of the " + backend +
+                              " backend are sampled on the host, which waits for each step");
   }
   return checks;
 }

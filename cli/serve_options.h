@@ -38,6 +38,7 @@ struct ServeOptions {
   int max_num_seqs = 0;  // 0: 16, or --max-num-batched-tokens if that is less
   int max_queued_requests = 1024;
   std::string scheduling_policy = "fcfs";
+  std::optional<bool> async_scheduling;  // absent: where the backend can
 
   // Parsers and chat.
   std::string tokenizer_mode = "auto";

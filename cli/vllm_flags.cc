@@ -138,7 +138,6 @@ constexpr VllmFlag kFlags[] = {
     // Scheduling.
     {"enable-chunked-prefill", kSwitch, kRefuse, "true",
      "prompts are always computed in chunks; results do not depend on it"},
-    {"async-scheduling", kSwitch, kWarn, "false", "a step is planned in microseconds, in turn"},
     {"max-num-partial-prefills", kValue, kRefuse, "1",
      "prompts share a step's budget in order of arrival; use --max-num-batched-tokens"},
     {"max-long-partial-prefills", kValue, kRefuse, "1",

@@ -24,7 +24,12 @@ struct EngineCore::Job : ScheduledRequest {
 
   // Not chosen next.
   [[nodiscard]] std::span<const TokenId> masked() const {
-    return generated >= request.min_tokens ? std::span<const TokenId>() : ends;
+    const int64_t before = generated + (pending >= 0 ? 1 : 0);
+    return before >= request.min_tokens ? std::span<const TokenId>() : ends;
+  }
+  // Whether how a token is sampled depends on the ones before.
+  [[nodiscard]] bool samples_by_past() const {
+    return request.constraint != nullptr || sampler->looks_back();
   }
 };
 
@@ -146,11 +151,14 @@ Status EngineCore::Load() {
                        " requests; lower --max-num-seqs");
   }
   const auto max_sequences = static_cast<size_t>(options_.max_num_seqs);
-  step_logits_.reserve(max_sequences);
+  for (StepUnderWay& step : steps_) {
+    step.jobs.reserve(max_sequences);
+    step.logits.reserve(max_sequences);
+    step.tokens.reserve(max_sequences);
+  }
   sampled_indices_.reserve(max_sequences);
   sampled_rows_.reserve(max_sequences);
   sampled_allowed_.resize(max_sequences);
-  step_tokens_.reserve(max_sequences);
   if (!memory.host_readable()) {
     FATHOM_ASSIGN_OR_RETURN(device_memory_, memory.State());
   }
@@ -164,6 +172,7 @@ Status EngineCore::LoadModel() {
   const ModelConfig& config = checkpoint_.config();
   FATHOM_RETURN_IF_ERROR(CheckLength(config, options_));
   FATHOM_ASSIGN_OR_RETURN(model_, LocalModel::Open(options_));
+  FATHOM_RETURN_IF_ERROR(DecideAsync());
   DeviceMemory& memory = model_->backend().memory();
   if (memory.host_readable()) {
     const WeightDemand demand = DemandOf(options_, checkpoint_);
@@ -179,6 +188,21 @@ Status EngineCore::LoadModel() {
       model_->LoadModel(checkpoint_, options_, options_.max_batched_tokens, longest, cache));
   FATHOM_ASSIGN_OR_RETURN(const MemoryState state, memory.State());
   FATHOM_ASSIGN_OR_RETURN(cache_size_, SizeEngineCache(config, options_, state));
+  return OkStatus();
+}
+
+Status EngineCore::DecideAsync() {
+  const bool wanted = options_.async_scheduling.value_or(false);
+  Backend& backend = model_->backend();
+  const bool counts = !options_.record_expert_use.empty();
+  if (wanted && !backend.samples()) {
+    return InvalidArgument("--async-scheduling: tokens of the " + std::string(backend.name()) +
+                           " backend are sampled on the host, which has to wait for each step");
+  }
+  if (wanted && counts) {
+    return InvalidArgument("--async-scheduling: --record-expert-use waits for each step");
+  }
+  async_ = options_.async_scheduling.value_or(RunsBehindOf(backend) != nullptr && !counts);
   return OkStatus();
 }
 
@@ -244,6 +268,9 @@ void EngineCore::AbortAll() {
 }
 
 bool EngineCore::Preempt(RequestId id) {
+  // Whoever waits has no token on its way.
+  SettleAhead();
+  TellFinished();
   const auto job = jobs_.find(id);
   if (job == jobs_.end() || job->second->sequence < 0) return false;
   scheduler_->Preempt(*job->second);
@@ -256,6 +283,12 @@ void EngineCore::Finish(Job& job, FinishEvent event, int64_t keep) {
   event.timings = job.timings;
   event.timings.num_preemptions = job.num_preemptions;
   scheduler_->Remove(&job, keep);
+  for (StepUnderWay& step : steps_) {
+    std::replace(step.jobs.begin(), step.jobs.end(), &job, static_cast<Job*>(nullptr));
+    for (StepLogits& of : step.logits) {
+      if (of.job == &job) of.job = nullptr;
+    }
+  }
   auto node = jobs_.extract(job.id);
   finished_.emplace_back(std::move(node.mapped()), std::move(event));
 }
@@ -268,17 +301,24 @@ void EngineCore::TellFinished() {
 
 bool EngineCore::Step() {
   const bool worked = RunStep();
-  if (worked) ++stats_.num_steps;
   TellFinished();
   return worked;
 }
 
 bool EngineCore::RunStep() {
-  if (jobs_.empty()) return false;
-  const std::span<const ScheduledRows> rows = scheduler_->Schedule();
+  if (jobs_.empty()) {
+    SettleAhead();
+    return false;
+  }
+  const std::span<const ScheduledRows> rows = scheduler_->Schedule(ahead_ == nullptr);
+  if (rows.empty() && ahead_ != nullptr) {
+    SettleAhead();
+    return true;
+  }
   if (rows.empty()) {
     ScheduledRequest* const stuck = scheduler_->stuck();
     FATHOM_CHECK(stuck != nullptr, "a request can run or says that it cannot");
+    ++stats_.num_steps;
     FinishEvent event;
     event.reason = FinishReason::kError;
     event.error = OutOfMemory("the cache has no room for this request alone");
@@ -286,75 +326,137 @@ bool EngineCore::RunStep() {
     return true;
   }
   if (stats_observer_) stats_observer_(stats());  // who runs is known before the first token is
-  if (const Status status = Forward(rows); !status.ok()) {
-    FailStep(rows, status);
+  StepUnderWay& step = ahead_ == steps_.data() ? steps_[1] : steps_[0];
+  const Status status = Begin(step, rows);
+  if (!step.ahead || !status.ok()) ++stats_.num_steps;
+  // The device is at this step while the host sees to the one before, whose tokens may end requests
+  // of this one: nothing of these comes to light.
+  if (!SettleAhead()) return true;
+  if (!status.ok()) {
+    FailStep(step, status);
     return true;
   }
-  step_logits_.clear();
-  for (const ScheduledRows& r : rows) {
-    const int num_logits = r.num_prompt_logits + (r.wants_logits ? 1 : 0);
-    if (num_logits == 0) continue;
-    Job& job = static_cast<Job&>(*r.request);
-    step_logits_.push_back({&job, job.computed + r.num_tokens - num_logits, r.num_prompt_logits,
-                            r.wants_logits, r.wants_logits && SamplesOnDevice(job)});
-  }
   scheduler_->Commit();
-  const auto vocab = static_cast<size_t>(info_.vocab_size);
-  float* logits = logits_.get();
-  auto token = step_tokens_.begin();
-  for (const StepLogits& rows_of : step_logits_) {
-    const size_t num_values = static_cast<size_t>(rows_of.num_prompt_rows) * vocab;
-    if (num_values > 0) {
-      TellPromptLogprobs(*rows_of.job, rows_of.position, std::span(logits, num_values));
-    }
-    logits += num_values;
-    if (!rows_of.is_sampled) continue;
-    Job& job = *rows_of.job;
-    if (rows_of.on_device) {
-      Deliver(job, Accept(job, *token++));
-      continue;
-    }
-    Deliver(job, Sample(job, std::span(logits, vocab)));
-    logits += vocab;
+  if (!step.ahead) {
+    Settle(step);
+    return true;
+  }
+  ahead_ = &step;
+  int index = 0;
+  for (const StepLogits& of : step.logits) {
+    const int place = index++;
+    if (of.job == nullptr || of.job->generated + 1 == of.job->request.max_tokens) continue;
+    of.job->tokens.push_back(0);
+    of.job->pending = place;
   }
   return true;
 }
 
-Status EngineCore::Forward(std::span<const ScheduledRows> rows) {
+Status EngineCore::Begin(StepUnderWay& step, std::span<const ScheduledRows> rows) {
+  Describe(step, rows);
   FATHOM_RETURN_IF_ERROR(memory_->CarryOut(*manager_));
-  const auto begin = Clock::now();
+  const StepPlan& plan = builder_->Build(rows, *manager_);
+  step.num_rows = plan.num_rows();
+  const Status status = Compute(step, plan, BuildSampling(step, rows));
+  if (step.ahead) return status;
+  Observe(step);
+  // First: zeros in place of weights may have caused the other error.
+  FATHOM_RETURN_IF_ERROR(checkpoint_.CheckFiles());
+  return status;
+}
+
+void EngineCore::Describe(StepUnderWay& step, std::span<const ScheduledRows> rows) {
+  step.begin = Clock::now();
+  step.jobs.clear();
+  step.logits.clear();
+  step.ahead = async_;
   int num_prefill = 0;
   for (const ScheduledRows& r : rows) {
     Job& job = static_cast<Job&>(*r.request);
-    if (job.timings.first_scheduled == Clock::time_point()) job.timings.first_scheduled = begin;
+    if (job.timings.first_scheduled == Clock::time_point())
+      job.timings.first_scheduled = step.begin;
     num_prefill += job.generated == 0;
+    step.jobs.push_back(&job);
+    const int num_logits = r.num_prompt_logits + (r.wants_logits ? 1 : 0);
+    if (num_logits == 0) continue;
+    const bool on_device = r.wants_logits && SamplesOnDevice(job);
+    step.logits.push_back({&job, job.computed + r.num_tokens - num_logits, r.num_prompt_logits,
+                           r.wants_logits, on_device});
+    // Logits that the host sees to, and tokens that decide how the next one is sampled.
+    if (r.num_prompt_logits > 0 || !on_device || job.samples_by_past()) step.ahead = false;
   }
-  const StepPlan& plan = builder_->Build(rows, *manager_);
-  const StepSampling sampling = BuildSampling(rows);
+  step.phase = num_prefill == 0                               ? StepPhase::kDecode
+               : num_prefill == static_cast<int>(rows.size()) ? StepPhase::kPrefill
+                                                              : StepPhase::kMixed;
+}
+
+Status EngineCore::Compute(StepUnderWay& step, const StepPlan& plan, const StepSampling& sampling) {
+  Model& model = model_->model();
+  if (step.ahead) return model.Launch(plan, sampling);
   const auto num_logits = static_cast<int64_t>(plan.logits_rows.size() - sampling.indices.size());
-  const Status status = model_->model().ForwardAndSample(
-      plan, sampling, {logits_.get(), num_logits, int64_t{info_.vocab_size}});
-  const std::chrono::duration<double> duration = Clock::now() - begin;
-  // First: zeros in place of weights may have caused the other error.
-  FATHOM_RETURN_IF_ERROR(checkpoint_.CheckFiles());
-  FATHOM_RETURN_IF_ERROR(status);
-  const StepPhase phase = num_prefill == 0                               ? StepPhase::kDecode
-                          : num_prefill == static_cast<int>(rows.size()) ? StepPhase::kPrefill
-                                                                         : StepPhase::kMixed;
-  stats_.step_tokens.Observe(plan.num_rows());
-  stats_.step_seconds[static_cast<size_t>(phase)].Observe(duration.count());
-  return OkStatus();
+  return model.ForwardAndSample(plan, sampling,
+                                {logits_.get(), num_logits, int64_t{info_.vocab_size}});
+}
+
+void EngineCore::Observe(const StepUnderWay& step) {
+  // A step that was begun early waits for the one before.
+  const Clock::time_point now = Clock::now();
+  const std::chrono::duration<double> duration = now - std::max(step.begin, last_settled_);
+  last_settled_ = now;
+  stats_.step_tokens.Observe(step.num_rows);
+  stats_.step_seconds[static_cast<size_t>(step.phase)].Observe(duration.count());
+}
+
+bool EngineCore::SettleAhead() {
+  if (ahead_ == nullptr) return true;
+  StepUnderWay& step = *std::exchange(ahead_, nullptr);
+  Status status = model_->model().Collect(step.tokens);
+  ++stats_.num_steps;
+  Observe(step);
+  if (Status files = checkpoint_.CheckFiles(); !files.ok()) status = std::move(files);
+  if (status.ok()) {
+    Settle(step);
+    return true;
+  }
+  // What of it the cache has named, and what the step behind it has read, may be wrong as well.
+  model_->model().DropLaunched();
+  manager_->ClearPrefixes();
+  for (const StepUnderWay& failed : steps_) FailStep(failed, status);
+  return false;
+}
+
+void EngineCore::Settle(StepUnderWay& step) {
+  const auto vocab = static_cast<size_t>(info_.vocab_size);
+  float* logits = logits_.get();
+  auto token = step.tokens.begin();
+  for (const StepLogits& of : step.logits) {
+    const size_t num_values = static_cast<size_t>(of.num_prompt_rows) * vocab;
+    const std::span<float> prompt_logits(logits, num_values);
+    logits += num_values;
+    const std::span<float> last_logits(logits, of.is_sampled && !of.on_device ? vocab : 0);
+    logits += last_logits.size();
+    const SampledToken* const sampled = of.on_device ? &*token++ : nullptr;
+    if (of.job == nullptr) continue;
+    Job& job = *of.job;
+    if (num_values > 0) TellPromptLogprobs(job, of.position, prompt_logits);
+    if (!of.is_sampled) continue;
+    Deliver(job, sampled != nullptr ? Accept(job, *sampled) : Sample(job, last_logits));
+  }
+  step.jobs.clear();
+  step.logits.clear();
 }
 
 // The step's cache entries may be wrong, so nothing of its requests is kept.
-void EngineCore::FailStep(std::span<const ScheduledRows> rows, const Status& error) {
+void EngineCore::FailStep(const StepUnderWay& step, const Status& error) {
   std::vector<RequestId> failed;
   if (error.code() == StatusCode::kDataLoss) {
     // Lost weights stay lost: nobody gets another token.
     for (const auto& [id, job] : jobs_) failed.push_back(id);
     manager_->ClearPrefixes();
   } else {
-    for (const ScheduledRows& r : rows) failed.push_back(static_cast<Job*>(r.request)->id);
+    for (const Job* job : step.jobs) {
+      if (job != nullptr) failed.push_back(job->id);
+    }
   }
   for (const RequestId id : failed) {
     FinishEvent event;
@@ -384,7 +486,7 @@ bool EngineCore::SamplesOnDevice(const Job& job) const {
   return model_->backend().samples() && job.request.num_logprobs <= 0;
 }
 
-StepSampling EngineCore::BuildSampling(std::span<const ScheduledRows> rows) {
+StepSampling EngineCore::BuildSampling(StepUnderWay& step, std::span<const ScheduledRows> rows) {
   sampled_indices_.clear();
   sampled_rows_.clear();
   int index = 0;
@@ -403,8 +505,8 @@ StepSampling EngineCore::BuildSampling(std::span<const ScheduledRows> rows) {
     }
     ++index;
   }
-  step_tokens_.resize(sampled_rows_.size());
-  return {sampled_indices_, sampled_rows_, step_tokens_};
+  step.tokens.resize(sampled_rows_.size());
+  return {sampled_indices_, sampled_rows_, step.tokens};
 }
 
 TokenEvent EngineCore::Accept(Job& job, const SampledToken& sampled) {
@@ -428,6 +530,9 @@ void EngineCore::Deliver(Job& job, TokenEvent event) {
   ++job.generated;
   ++stats_.generation_tokens;
   job.sink->OnToken(event);
+  const bool placed = job.pending >= 0;
+  job.pending = -1;
+  if (placed) job.tokens.back() = event.token;
   FinishEvent finish;
   // Before min_tokens an end token is chosen only where the constraint left nothing else.
   if (std::binary_search(job.ends.begin(), job.ends.end(), event.token)) {
@@ -436,7 +541,7 @@ void EngineCore::Deliver(Job& job, TokenEvent event) {
   } else if (job.generated == request.max_tokens) {
     finish.reason = FinishReason::kLength;
   } else {
-    job.tokens.push_back(event.token);
+    if (!placed) job.tokens.push_back(event.token);
     return;
   }
   Finish(job, std::move(finish), job.computed);

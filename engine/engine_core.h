@@ -4,6 +4,7 @@
 // what is in a batch. Single-threaded but for the const methods that say so.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -68,7 +69,8 @@ class EngineCore {
   void EndAt(RequestId id, int64_t num_tokens);
   void AbortAll();
   void ResetPrefixCache() { manager_->ClearPrefixes(); }
-  // One forward pass and its tokens. False when there was nothing to do.
+  // One forward pass, and its tokens or, with async scheduling, mostly those of the one before.
+  // False when there was nothing to do.
   bool Step();
 
   [[nodiscard]] const EngineInfo& info() const { return info_; }
@@ -76,7 +78,7 @@ class EngineCore {
   [[nodiscard]] const CacheSize& cache_size() const { return cache_size_; }
   // False also where the model has nothing that a prefix could be named by.
   [[nodiscard]] bool prefix_caching() const { return manager_->prefix_caching(); }
-  [[nodiscard]] bool idle() const { return jobs_.empty(); }
+  [[nodiscard]] bool idle() const { return jobs_.empty() && ahead_ == nullptr; }
   [[nodiscard]] EngineStats stats() const;
 
   [[nodiscard]] Scheduler& scheduler() { return *scheduler_; }
@@ -95,15 +97,28 @@ class EngineCore {
   // Takes a running request's blocks away as if memory had run out; it continues later, with the
   // same result. False when it does not run.
   bool Preempt(RequestId id);
+  // Whether steps are begun before the host knows what the one before sampled.
+  [[nodiscard]] bool async_scheduling() const { return async_; }
 
  private:
   EngineCore(Checkpoint checkpoint, const LocalEngineOptions& options);
   Status Load();
   Status LoadModel();
-  Status Forward(std::span<const ScheduledRows> rows);
+  Status DecideAsync();
+  struct StepUnderWay;
+  // Computes the rows, or begins to where what is sampled of them can come later.
+  Status Begin(StepUnderWay& step, std::span<const ScheduledRows> rows);
+  void Describe(StepUnderWay& step, std::span<const ScheduledRows> rows);
+  Status Compute(StepUnderWay& step, const StepPlan& plan, const StepSampling& sampling);
+  // What the step sampled goes to its requests.
+  void Settle(StepUnderWay& step);
+  // The same of the one that was begun and not waited for, if there is one.
+  // False when that one failed, which is the end of its requests and of those of the step behind.
+  bool SettleAhead();
+  void Observe(const StepUnderWay& step);
   void TellPromptLogprobs(Job& job, int64_t position, std::span<const float> logits);
   // Says how the step's rows are sampled that need no logits on the host.
-  StepSampling BuildSampling(std::span<const ScheduledRows> rows);
+  StepSampling BuildSampling(StepUnderWay& step, std::span<const ScheduledRows> rows);
   [[nodiscard]] bool SamplesOnDevice(const Job& job) const;
   TokenEvent Sample(Job& job, std::span<float> logits);
   // Of a request whose token was sampled elsewhere.
@@ -113,7 +128,7 @@ class EngineCore {
   void Finish(Job& job, FinishEvent event, int64_t keep);
   void TellFinished();
   bool RunStep();
-  void FailStep(std::span<const ScheduledRows> rows, const Status& error);
+  void FailStep(const StepUnderWay& step, const Status& error);
 
   LocalEngineOptions options_;
   Checkpoint checkpoint_;
@@ -130,19 +145,31 @@ class EngineCore {
   std::unique_ptr<float[]> logits_;  // [max_num_seqs + kMaxPromptLogits, vocab]
   // Whose logits of the step they are, in their order.
   struct StepLogits {
-    Job* job = nullptr;
+    Job* job = nullptr;    // nullptr: gone
     int64_t position = 0;  // of the first row
     int num_prompt_rows = 0;
     bool is_sampled = false;  // one row more
-    bool on_device = false;   // that one has a token already, in the order of step_tokens_
+    bool on_device = false;   // that one's token is among the step's tokens, in their order
   };
-  std::vector<StepLogits> step_logits_;
-  // Rows that the backend samples: which of the step's logits, how, what the constraints of
-  // requests allow, and what came of it.
+  struct StepUnderWay {
+    std::vector<Job*> jobs;  // nullptr: gone
+    std::vector<StepLogits> logits;
+    std::vector<SampledToken> tokens;  // of rows that the backend samples
+    bool ahead = false;                // they come later
+    int num_rows = 0;
+    StepPhase phase = StepPhase::kDecode;
+    RequestTimings::Clock::time_point begin;
+  };
+  // The one that is begun, and the one before it, which may be under way.
+  std::array<StepUnderWay, 2> steps_;
+  StepUnderWay* ahead_ = nullptr;
+  bool async_ = false;
+  RequestTimings::Clock::time_point last_settled_;
+  // Rows that the backend samples: which of the step's logits, how, and what the constraints of
+  // requests allow.
   std::vector<int> sampled_indices_;
   std::vector<SampleRow> sampled_rows_;
   std::vector<std::vector<uint64_t>> sampled_allowed_;
-  std::vector<SampledToken> step_tokens_;
   std::vector<TokenEvent> prompt_events_;
   std::unordered_map<RequestId, JobPtr> jobs_;
   EngineStats stats_;                                     // its counters and histograms

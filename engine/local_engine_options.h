@@ -39,6 +39,10 @@ struct LocalEngineOptions {
   // Which steps are recorded and done again (model/step_graphs.h), on backends that can. Absent:
   // GraphOptions' own; given, another backend is refused unless it says kNone.
   std::optional<GraphOptions> graphs;
+  // The next step begins before the host knows what the one before sampled. Absent: where the
+  // backend runs behind (backend/runs_behind.h) and nothing else is asked for that prevents it.
+  // True is refused where it cannot be.
+  std::optional<bool> async_scheduling;
   // Called while weights are read, by the thread that loads; may be absent.
   std::function<void(uint64_t done, uint64_t total)> load_progress;
   // What memory there is; absent: ReadHostMemory(). Tests make it small.

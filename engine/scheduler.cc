@@ -39,13 +39,14 @@ void Scheduler::Remove(ScheduledRequest* request, int64_t keep) {
   if (request == stuck_) stuck_ = nullptr;
   if (std::erase(waiting_, request) > 0) return;
   FATHOM_CHECK(std::erase(running_, request) > 0, "only requests that were added are removed");
+  std::erase_if(rows_, [request](const ScheduledRows& rows) { return rows.request == request; });
   const int64_t position = std::min(keep, manager_.length(request->sequence));
   if (position > 0) manager_.Keep(request->sequence, request->tokens, position);
   manager_.Release(request->sequence);
   request->sequence = -1;
 }
 
-std::span<const ScheduledRows> Scheduler::Schedule() {
+std::span<const ScheduledRows> Scheduler::Schedule(bool settled) {
   rows_.clear();
   ++step_;
   preempted_ = false;
@@ -55,6 +56,7 @@ std::span<const ScheduledRows> Scheduler::Schedule() {
   ScheduleRunning(&budget);
   // Who gave up memory in this step would otherwise see it go to somebody who came later.
   if (!preempted_) ScheduleWaiting(&budget);
+  if (!settled) return rows_;
   while (rows_.empty() && running_.size() > 1) {
     // Prompts alone, each waiting for memory of the others.
     Preempt(*running_.back());
@@ -77,7 +79,8 @@ void Scheduler::ScheduleRunning(int64_t* budget) {
       const bool overdue = r.skipped >= options_.max_skip;
       const bool answer = Remaining(r) == 1;
       if (pass == kOverdue ? !overdue : pass == kAnswers ? !answer : answer) continue;
-      if (IsScheduled(r) || *budget == 0 || LacksLogits(r)) continue;
+      // Nothing remains of those that wait for their last token.
+      if (IsScheduled(r) || *budget == 0 || Remaining(r) == 0 || LacksLogits(r)) continue;
       // An overdue prompt leaves the answers their tokens.
       int64_t share = *budget;
       if (overdue && !answer) share = std::max<int64_t>(1, share - num_answers);
@@ -243,6 +246,7 @@ void Scheduler::ScheduleWaiting(int64_t* budget) {
 }
 
 bool Scheduler::Admit(ScheduledRequest& r) {
+  FATHOM_CHECK(r.pending < 0, "a prefix is looked up by tokens that are known");
   PrefixMatch match;
   match.miss = PrefixMiss::kDisabled;
   if (!r.wants_prompt_logits()) match = manager_.Match(r.tokens, r.keys);

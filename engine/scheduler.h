@@ -24,6 +24,9 @@ namespace fathom {
 // what is sampled.
 struct ScheduledRequest {
   std::vector<TokenId> tokens;  // prompt and generated ones; only the last may not be computed yet
+  // The last of them is still being sampled: its place among what that step samples. -1: it is
+  // known. Between steps it is, for requests that do not run.
+  int pending = -1;
   int64_t num_prompt = 0;
   PrefixKeys keys;     // of `tokens`
   int priority = 0;    // smaller first, with the priority policy
@@ -93,8 +96,11 @@ class Scheduler {
 
   // The next step's rows, requests in running order; empty when there is nothing to do. The blocks
   // for them are reserved; manager.copies() must be carried out before they are computed.
-  std::span<const ScheduledRows> Schedule();
-  // The rows of the last Schedule are computed.
+  // `settled`: no request waits for what an earlier step samples; while some do, nothing is done
+  // that only shall be where nothing goes on otherwise.
+  std::span<const ScheduledRows> Schedule(bool settled = true);
+  // The rows of the last Schedule are computed, or will be before anything that comes later; those
+  // of requests that were removed meanwhile are nobody's.
   void Commit();
   // A request that cannot run although nothing else does; it is the caller's to Remove. Can only
   // happen to requests longer than what the memory was sized for.

@@ -32,6 +32,7 @@ class StepBuilder {
   Position* positions_ = nullptr;      // [max_rows]
   SequenceRows* sequences_ = nullptr;  // [max_sequences]
   int* logits_rows_ = nullptr;         // [max_rows]
+  TokenSource* sources_ = nullptr;     // [max_sequences]
   BlockTable* tables_ = nullptr;       // [classes, max_sequences]
   StepPlan plan_;
 };

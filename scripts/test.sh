@@ -28,15 +28,15 @@ nvcc_major=$( (nvcc --version 2>/dev/null || true) | sed -n 's/.*release \([0-9]
 if [[ "${nvcc_major:-0}" -ge 13 ]]; then
   echo "== cuda: build of the backend, its tests and the program"
   cmake --preset cuda --log-level=WARNING
-  cmake --build --preset cuda --target backend_cuda_ops_test backend_cuda_emulated_test step_graphs_emulated_test step_graphs_test fathom_backend_cuda_verify_interface_header_sets \
-    fathom golden_test nano_eval_test invariance_test
+  cmake --build --preset cuda --target backend_cuda_ops_test backend_cuda_emulated_test step_graphs_emulated_test async_emulated_test \
+    step_graphs_test async_cuda_test fathom_backend_cuda_verify_interface_header_sets fathom golden_test nano_eval_test invariance_test
   build/cuda/bin/backend_cuda_ops_test --gtest_brief=1
   emulated() {
     GTEST_TOTAL_SHARDS=2 GTEST_SHARD_INDEX=$1 build/cuda/bin/backend_cuda_emulated_test --gtest_brief=1
+    build/cuda/bin/$2 --gtest_brief=1
   }
-  emulated 0 & first=$!
-  emulated 1
-  build/cuda/bin/step_graphs_emulated_test --gtest_brief=1
+  emulated 0 async_emulated_test & first=$!
+  emulated 1 step_graphs_emulated_test
   wait $first
   build/cuda/bin/golden_test --gtest_brief=1 --gtest_filter='*cuda'
 else
