@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kBlock)
 
 Status CudaBackend::DoCompressInsert(const CompressInsertArgs& args) {
   State& state = *state_;
-  FATHOM_RETURN_IF_ERROR(state.Enter());
+  FATHOM_RETURN_IF_ERROR(state.EnterLane());
   const int64_t n = args.kv_rows.dim(0);
   const auto width = static_cast<int>(args.norm_weight.dim(0));
   FATHOM_RETURN_IF_ERROR(Fits("compress_insert: rows", n, state.limits.max_rows));
@@ -241,24 +241,25 @@ Status CudaBackend::DoCompressInsert(const CompressInsertArgs& args) {
                                    args.out,
                                    plan.TablesFor(args.state_kind),
                                    plan.TablesFor(args.out_kind)};
-  cuda::Launch(cuda::StateRowKernel, static_cast<unsigned>(n), cuda::kBlock, 0, state.stream, rows);
+  const cuda::Lanes::Room lane = state.lanes.room();
+  cuda::Launch(cuda::StateRowKernel, static_cast<unsigned>(n), cuda::kBlock, 0, lane.stream, rows);
   FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("compress_insert: rows"));
 
   const cuda::EndingList& ending = plan.ending[AnchorsOf(args.ratio)];
   if (ending.count == 0) return OkStatus();
   // Windows of ratio 128 are worth a kernel of their own, whose results go through scratch memory.
-  const int64_t room = state.scratch.rows * int64_t{state.limits.max_cols} / width;
+  const int64_t room = lane.rows * int64_t{state.limits.max_cols} / width;
   const bool many_items = args.ratio == 128 && ending.count <= room;
-  float* const pooled = many_items ? state.scratch.inputs : nullptr;
+  float* const pooled = many_items ? lane.inputs : nullptr;
   if (many_items) {
     cuda::Launch(
         cuda::PoolKernel,
         dim3(static_cast<unsigned>(ending.count), cuda::Blocks(width, cuda::kPoolChannels)),
-        cuda::kBlock, 0, state.stream, rows, ending.entries, pooled);
+        cuda::kBlock, 0, lane.stream, rows, ending.entries, pooled);
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("compress_insert: windows"));
   }
   cuda::Launch(cuda::EntryKernel, static_cast<unsigned>(ending.count), cuda::kBlock,
-               static_cast<size_t>(width) * (sizeof(double) + sizeof(float)), state.stream, rows,
+               static_cast<size_t>(width) * (sizeof(double) + sizeof(float)), lane.stream, rows,
                ending.entries, static_cast<const float*>(pooled), &state.report->inexact_entries);
   return cuda::LaunchStatus("compress_insert: entries");
 }

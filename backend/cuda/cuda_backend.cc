@@ -43,6 +43,7 @@ CudaBackend::State::State(Numerics numerics_in, const CudaOptions& options_in,
     : numerics(numerics_in),
       options(options_in),
       stream(stream_in),
+      lanes(stream_in),
       memory(options_in.device, stream_in),
       pinned(options_in.device),
       operands("host operands", stream_in),
@@ -54,14 +55,20 @@ CudaBackend::State::~State() {
   static_cast<void>(cudaSetDevice(options.device));
   // Kernels and copies may still use what is about to be freed.
   static_cast<void>(staging.Wait());
+  static_cast<void>(lanes.Wait());
   static_cast<void>(cudaStreamSynchronize(stream));
   static_cast<void>(cudaStreamDestroy(stream));
 }
 
 Status CudaBackend::State::Enter() {
+  if (lanes.on_side()) return InvalidArgument("cuda backend: not what the side lane does");
+  return EnterLane();
+}
+
+Status CudaBackend::State::EnterLane() {
   if (!prepared) return InvalidArgument("cuda backend: used before Prepare");
   FATHOM_CUDA(cudaSetDevice(options.device));
-  return OkStatus();
+  return lanes.Enter();
 }
 
 Result<cuda::DevicePlan> CudaBackend::State::Plan(const StepPlan* plan) {
@@ -107,9 +114,10 @@ Result<cuda::StagingRing::Place> CudaBackend::State::ReserveOperand(int64_t byte
 }
 
 Status CudaBackend::State::MayCopy(const char* what) const {
-  if (!recorder.recording()) return OkStatus();
-  return InvalidArgument(std::string("cuda backend: ") + what +
-                         " of an operation that is recorded are not the begun plan's");
+  if (!recorder.recording() && !lanes.on_side()) return OkStatus();
+  return InvalidArgument(std::string("cuda backend: ") + what + " of an operation that is " +
+                         (lanes.on_side() ? "the side lane's" : "recorded") +
+                         " are not the begun plan's");
 }
 
 CudaBackend::CudaBackend(std::unique_ptr<State> state)
@@ -129,6 +137,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::Create(Numerics numerics,
   cudaStream_t stream = nullptr;
   FATHOM_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   auto state = std::make_unique<State>(numerics, options, stream);
+  FATHOM_RETURN_IF_ERROR(state->lanes.Create());
   return std::unique_ptr<CudaBackend>(new CudaBackend(std::move(state)));
 }
 
@@ -143,7 +152,9 @@ Status CudaBackend::Prepare(const BackendLimits& l) {
   FATHOM_RETURN_IF_ERROR(
       Fits("cuda backend: experts per token", l.max_experts_per_token, kMaxExpertsPerToken));
   State& state = *state_;
+  if (state.lanes.on_side()) return InvalidArgument("cuda backend: Prepare in the side lane");
   FATHOM_CUDA(cudaSetDevice(state.options.device));
+  FATHOM_RETURN_IF_ERROR(state.lanes.Wait());
   FATHOM_RETURN_IF_ERROR(state.operands.Allocate(state.options.operand_bytes, state.memory));
   FATHOM_RETURN_IF_ERROR(state.plans.Allocate(state.options.plan_bytes, state.memory));
   constexpr auto kReportBytes = static_cast<int64_t>(sizeof(cuda::DeviceReport));
@@ -161,6 +172,7 @@ Status CudaBackend::Prepare(const BackendLimits& l) {
   FATHOM_ASSIGN_OR_RETURN(state.scratch_memory, state.memory.Allocate(layout.bytes()));
   cuda::LayOutScratch(l, state.options, state.scratch_memory.data(), state.scratch);
   state.report = state.scratch.report;
+  state.lanes.Prepare(state.scratch);
   state.experts.Reset(l, state.scratch);
   if (state.scratch.staged_experts != nullptr) FATHOM_RETURN_IF_ERROR(state.staging.Create());
   FATHOM_CUDA(cudaMemsetAsync(state.report, 0, sizeof(cuda::DeviceReport), state.stream));
@@ -175,6 +187,7 @@ Status CudaBackend::BeginStep(const StepPlan& plan) {
   State& state = *state_;
   FATHOM_RETURN_IF_ERROR(state.Enter());
   state.begun = nullptr;
+  FATHOM_RETURN_IF_ERROR(state.lanes.Join());
   FATHOM_RETURN_IF_ERROR(state.plans.NextHalf());
   FATHOM_ASSIGN_OR_RETURN(state.begun_copy, cuda::CopyPlan(plan, state.plans));
   state.begun = &plan;
@@ -207,12 +220,14 @@ Status CudaBackend::BeginRecording() {
   FATHOM_RETURN_IF_ERROR(state.Enter());
   if (state.begun == nullptr) return InvalidArgument("cuda backend: a recording without a plan");
   state.staging.Forget();
+  FATHOM_RETURN_IF_ERROR(state.lanes.Join());
   return state.recorder.Begin(state.stream);
 }
 
 Result<int> CudaBackend::EndRecording() {
   State& state = *state_;
   FATHOM_RETURN_IF_ERROR(state.Enter());
+  state.lanes.Forget();
   return state.recorder.End(state.stream, state.begun_copy.shape);
 }
 
@@ -220,10 +235,25 @@ Status CudaBackend::Replay(int recording) {
   State& state = *state_;
   FATHOM_RETURN_IF_ERROR(state.Enter());
   if (state.begun == nullptr) return InvalidArgument("cuda backend: a replay without a plan");
+  FATHOM_RETURN_IF_ERROR(state.lanes.Join());
   return state.recorder.Replay(recording, state.stream, state.begun_copy.shape);
 }
 
 int64_t CudaBackend::recording_bytes() const { return state_->recorder.bytes(); }
+
+int CudaBackend::side_lane_rows() const { return state_->lanes.side_rows(); }
+
+Status CudaBackend::UseLane(Lane lane) { return state_->lanes.Use(lane); }
+
+Status CudaBackend::Signal(int event) {
+  FATHOM_CUDA(cudaSetDevice(state_->options.device));
+  return state_->lanes.Signal(event);
+}
+
+Status CudaBackend::Await(int event) {
+  FATHOM_CUDA(cudaSetDevice(state_->options.device));
+  return state_->lanes.Await(event);
+}
 
 Status CudaBackend::Synchronize() {
   State& state = *state_;
@@ -233,6 +263,7 @@ Status CudaBackend::Synchronize() {
     FATHOM_CUDA(cudaStreamSynchronize(state.stream));
     return OkStatus();
   }
+  FATHOM_RETURN_IF_ERROR(state.lanes.Join());
   FATHOM_CUDA(cudaMemcpyAsync(state.host_report.data(), state.report, sizeof(cuda::DeviceReport),
                               cudaMemcpyDeviceToHost, state.stream));
   FATHOM_CUDA(cudaStreamSynchronize(state.stream));

@@ -1,6 +1,6 @@
 // CudaBackend: every operation on one NVIDIA GPU, for any geometry, in official numerics.
 //
-// Kernels run on a stream of the backend's own; operations launch and return. What they read on
+// Kernels run on streams of the backend's own; operations launch and return. What they read on
 // the host (plans, token ids, experts that AddExperts was not told of) is copied through pinned
 // memory of fixed size first; when the device is more than that behind, an operation waits for it.
 // Sums have orders that depend on the shapes of one token's work alone, and no kernel adds floats
@@ -16,6 +16,7 @@
 #include "backend/pinned_memory.h"
 #include "backend/records_steps.h"
 #include "backend/runs_behind.h"
+#include "backend/side_lane.h"
 
 namespace fathom {
 
@@ -39,7 +40,8 @@ class CudaBackend final : public Backend,
                           public HasPinnedMemory,
                           public FillsMemory,
                           public RecordsSteps,
-                          public RunsBehind {
+                          public RunsBehind,
+                          public SideLane {
  public:
   // kUnavailable without driver or device; kUnimplemented for GPUs other than Hopper's, naming
   // them, and for exact numerics.
@@ -70,6 +72,10 @@ class CudaBackend final : public Backend,
   Result<int> BeginReceive(std::span<const std::byte> first,
                            std::span<const std::byte> second) override;
   Result<std::span<const std::byte>> Receive(int receipt) override;
+  [[nodiscard]] int side_lane_rows() const override;
+  Status UseLane(Lane lane) override;
+  Status Signal(int event) override;
+  Status Await(int event) override;
 
  protected:
   Status DoEmbedExpand(const EmbedExpandArgs& args) override;

@@ -43,8 +43,9 @@ Status CudaBackend::DoHead(const HeadArgs& args) {
   FATHOM_RETURN_IF_ERROR(Fits("head: columns", width, state.limits.max_cols));
   if (m == 0) return OkStatus();
   FATHOM_ASSIGN_OR_RETURN(const int* rows, state.Operand(args.rows));
-  for (int64_t first = 0; first < m; first += state.scratch.rows) {
-    const int64_t count = std::min<int64_t>(state.scratch.rows, m - first);
+  const int64_t at_a_time = state.lanes.room().rows;
+  for (int64_t first = 0; first < m; first += at_a_time) {
+    const int64_t count = std::min<int64_t>(at_a_time, m - first);
     const int64_t copies = args.hc.dim(1);
     FATHOM_RETURN_IF_ERROR(
         cuda::SumMixes({args.hc.data(), rows + first, count, args.fn.data(),

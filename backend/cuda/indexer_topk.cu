@@ -204,7 +204,7 @@ Status ScoreEntries(const IndexRows& rows, int count, int most, cudaStream_t str
 
 Status CudaBackend::DoIndexerTopk(const IndexerTopkArgs& args) {
   State& state = *state_;
-  FATHOM_RETURN_IF_ERROR(state.Enter());
+  FATHOM_RETURN_IF_ERROR(state.EnterLane());
   const int64_t n = args.q.dim(0);
   const auto heads = static_cast<int>(args.q.dim(1));
   const auto dim = static_cast<int>(args.q.dim(2));
@@ -237,6 +237,7 @@ Status CudaBackend::DoIndexerTopk(const IndexerTopkArgs& args) {
       state.scratch.index_weights,
       state.scratch.index_scores,
       state.scratch.max_entries};
+  const cudaStream_t stream = state.lanes.room().stream;
   const double factor =
       1.0 / std::sqrt(static_cast<double>(dim)) / std::sqrt(static_cast<double>(heads));
   for (; rows.first_row < n; rows.first_row += state.scratch.index_rows) {
@@ -244,17 +245,16 @@ Status CudaBackend::DoIndexerTopk(const IndexerTopkArgs& args) {
         static_cast<unsigned>(std::min<int64_t>(state.scratch.index_rows, n - rows.first_row));
     if (most > args.topk) {
       if (heads > 0) {
-        cuda::Launch(cuda::IndexQueryKernel, dim3(static_cast<unsigned>(heads), count),
-                     cuda::kQueryThreads,
-                     static_cast<size_t>(dim) * (sizeof(double) + sizeof(float)), state.stream,
-                     rows, factor);
+        cuda::Launch(
+            cuda::IndexQueryKernel, dim3(static_cast<unsigned>(heads), count), cuda::kQueryThreads,
+            static_cast<size_t>(dim) * (sizeof(double) + sizeof(float)), stream, rows, factor);
         FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("indexer_topk: queries"));
       }
-      FATHOM_RETURN_IF_ERROR(
-          tiles ? cuda::ScoreTiles(rows, static_cast<int>(count), most, state.stream)
-                : cuda::ScoreEntries(rows, static_cast<int>(count), most, state.stream));
+      FATHOM_RETURN_IF_ERROR(tiles
+                                 ? cuda::ScoreTiles(rows, static_cast<int>(count), most, stream)
+                                 : cuda::ScoreEntries(rows, static_cast<int>(count), most, stream));
     }
-    cuda::Launch(cuda::TopkKernel, count, cuda::kTopkThreads, 0, state.stream, rows);
+    cuda::Launch(cuda::TopkKernel, count, cuda::kTopkThreads, 0, stream, rows);
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("indexer_topk: selection"));
   }
   return OkStatus();

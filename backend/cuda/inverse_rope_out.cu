@@ -18,8 +18,9 @@ Status CudaBackend::DoInverseRopeOut(const InverseRopeOutArgs& args) {
       Fits("inverse_rope_out: head dim", args.o.dim(2), state.limits.max_head_dim));
   const bool tiles = cuda::HasTiles(args.wo_a, args.groups);
   const int64_t width = args.out.dim(1);
-  for (int64_t first = 0; first < n; first += state.scratch.rows) {
-    const int64_t count = std::min<int64_t>(state.scratch.rows, n - first);
+  const int64_t at_a_time = state.lanes.room().rows;
+  for (int64_t first = 0; first < n; first += at_a_time) {
+    const int64_t count = std::min<int64_t>(at_a_time, n - first);
     const cuda::RotatedHeads heads = {args.o.row(first).data(),
                                       args.cos_sin.row(first).data(),
                                       count,

@@ -256,8 +256,9 @@ Status CudaBackend::DoMoe(const MoeArgs& args) {
   }
 
   const cuda::Scratch& scratch = state.scratch;
-  for (int64_t first = 0; first < n; first += scratch.rows) {
-    const auto count = static_cast<int>(std::min<int64_t>(scratch.rows, n - first));
+  const int64_t at_a_time = state.lanes.room().rows;
+  for (int64_t first = 0; first < n; first += at_a_time) {
+    const auto count = static_cast<int>(std::min<int64_t>(at_a_time, n - first));
     const float* x = args.x.data() + first * dim;
     const cuda::MoeRows rows = {x,
                                 scratch.inputs,

@@ -24,11 +24,11 @@ __global__ void __launch_bounds__(kBlock) RmsNormKernel(const float* x_rows, con
 
 Status CudaBackend::DoRmsNorm(const RmsNormArgs& args) {
   State& state = *state_;
-  FATHOM_RETURN_IF_ERROR(state.Enter());
+  FATHOM_RETURN_IF_ERROR(state.EnterLane());
   if (args.x.size() == 0) return OkStatus();
   cuda::Launch(cuda::RmsNormKernel, static_cast<unsigned>(args.x.dim(0)), cuda::kBlock, 0,
-               state.stream, args.x.data(), args.weight.data(), args.x.dim(1), args.eps,
-               args.out.data());
+               state.lanes.room().stream, args.x.data(), args.weight.data(), args.x.dim(1),
+               args.eps, args.out.data());
   return cuda::LaunchStatus("rms_norm");
 }
 

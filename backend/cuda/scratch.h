@@ -59,10 +59,11 @@ constexpr bool StagesExperts(int64_t rows, int64_t chosen, int64_t num_experts) 
 // Pointers into one allocation; sizes are functions of the limits.
 struct Scratch {
   DeviceReport* report = nullptr;
-  int rows = 0;             // min(max_rows, CudaOptions::scratch_rows)
-  float* inputs = nullptr;  // [rows][max_cols], inputs of a product
-  uint16_t* packed =
-      nullptr;  // [rows][max(2 * max_cols, max_heads * max_head_dim)], of tile kernels
+  int rows = 0;                // min(max_rows, CudaOptions::scratch_rows)
+  int64_t input_cols = 0;      // max_cols
+  float* inputs = nullptr;     // [rows][input_cols], inputs of a product
+  int64_t packed_cols = 0;     // max(2 * max_cols, max_heads * max_head_dim)
+  uint16_t* packed = nullptr;  // [rows][packed_cols], of tile kernels
   // Mixture of experts: items sorted by expert, then intermediate and final values by slot.
   int32_t* expert_begin = nullptr;     // [max_experts + 2]
   ExpertItem* expert_items = nullptr;  // [rows * (max_experts_per_token + 1)]
@@ -114,9 +115,10 @@ inline MemoryLayout LayOutScratch(const BackendLimits& l, const CudaOptions& opt
   };
   const int64_t slots = s.rows * (int64_t{l.max_experts_per_token} + 1);
   place(s.report, 1, 1);
-  place(s.inputs, s.rows, l.max_cols);
-  place(s.packed, s.rows,
-        std::max<int64_t>(int64_t{2} * l.max_cols, int64_t{l.max_heads} * l.max_head_dim));
+  s.input_cols = l.max_cols;
+  s.packed_cols = std::max<int64_t>(int64_t{2} * l.max_cols, int64_t{l.max_heads} * l.max_head_dim);
+  place(s.inputs, s.rows, s.input_cols);
+  place(s.packed, s.rows, s.packed_cols);
   place(s.expert_begin, 1, int64_t{l.max_experts} + 2);
   place(s.expert_items, 1, slots);
   place(s.expert_tiles, 1, slots);

@@ -8,6 +8,7 @@
 #include "backend/cuda/device_plan.h"
 #include "backend/cuda/expert_staging.h"
 #include "backend/cuda/expert_tables.h"
+#include "backend/cuda/lanes.h"
 #include "backend/cuda/memory.h"
 #include "backend/cuda/receipts.h"
 #include "backend/cuda/recorder.h"
@@ -21,14 +22,16 @@ struct CudaBackend::State {
   State(Numerics numerics, const CudaOptions& options, cudaStream_t stream);
   ~State();
 
-  // Before anything else in an operation.
+  // Before anything else in an operation of the main lane, and in one of both.
   Status Enter();
+  Status EnterLane();
   // The plan that BeginStep copied, or a copy for this operation.
   Result<cuda::DevicePlan> Plan(const StepPlan* plan);
   // Where the device has values of the host that an operation was given: in the plan that BeginStep
   // copied, or in a copy for this operation.
   Result<const int32_t*> Operand(std::span<const int32_t> values);
-  // Room for other host data of this operation; kInvalidArgument while recording.
+  // Room for other host data of this operation; kInvalidArgument while recording and in the side
+  // lane.
   Result<cuda::StagingRing::Place> ReserveOperand(int64_t bytes);
   // nullptr where the begun plan's arrays do not hold them.
   const int32_t* OperandOfBegun(std::span<const int32_t> values);
@@ -36,7 +39,8 @@ struct CudaBackend::State {
 
   Numerics numerics;
   CudaOptions options;
-  cudaStream_t stream;  // owned
+  cudaStream_t stream;  // of the main lane, copies and recordings; owned
+  cuda::Lanes lanes;
   cuda::GpuMemory memory;
   cuda::PinnedMemory pinned;
   cuda::StagingRing operands;
