@@ -22,8 +22,10 @@ RouteScoring ScoringOf(const ModelConfig& config) {
 }  // namespace
 
 Status Model::Block(int layer, TensorView<float> hc, ForwardObserver* observer) {
-  FATHOM_RETURN_IF_ERROR(
-      backend_.PrefetchExperts(Layer(layer).ffn.routed, rows(), config_.num_experts_per_token));
+  if (prefetches_experts_) {
+    FATHOM_RETURN_IF_ERROR(
+        backend_.PrefetchExperts(Layer(layer).ffn.routed, rows(), config_.num_experts_per_token));
+  }
   FATHOM_RETURN_IF_ERROR(BeforeAttention(layer, hc, observer));
   FATHOM_RETURN_IF_ERROR(Attend(layer, observer));
   return AfterAttention(layer, hc, observer);
@@ -66,17 +68,24 @@ Status Model::BeforeAttention(int layer, TensorView<float> hc, ForwardObserver* 
       backend_.Linear({a.x.First(n), {w.wq_a, q_lora}, {w.wkv, a.kv.First(n)}, true}));
   FATHOM_RETURN_IF_ERROR(
       backend_.RmsNorm({q_lora, w.q_norm, static_cast<float>(config_.rms_norm_eps), q_lora}));
+  const bool indexer = Layer(layer).ratio == 4;
+  if (indexer) FATHOM_RETURN_IF_ERROR(lanes_.Pass(LaneEvent::kAttentionInput));
   const TensorView<float> q_flat(a.q.data(), n, a.q.row_size());
   FATHOM_RETURN_IF_ERROR(backend_.Linear({q_lora, {w.wq_b, q_flat}, {}, true}));
   if (Layer(layer).ratio != 0) FATHOM_RETURN_IF_ERROR(CompressorRows(w.compressor, false));
-  if (Layer(layer).ratio != 4) return OkStatus();
+  if (!indexer) return OkStatus();
+  FATHOM_RETURN_IF_ERROR(lanes_.OnSide([&] { return IndexerRows(w.indexer); }));
+  return lanes_.Pass(LaneEvent::kIndexQueries);
+}
 
-  const IndexerWeights& indexer = w.indexer;
-  FATHOM_RETURN_IF_ERROR(CompressorRows(indexer.compressor, true));
+// x and q_lora -> what the indexer's part of Attend takes.
+Status Model::IndexerRows(const IndexerWeights& w) {
+  Activations& a = activations_;
+  const int n = rows();
+  FATHOM_RETURN_IF_ERROR(CompressorRows(w.compressor, true));
   const TensorView<float> index_q(a.index_q.data(), n, a.index_q.row_size());
-  FATHOM_RETURN_IF_ERROR(backend_.Linear({q_lora, {indexer.wq_b, index_q}, {}, true}));
-  return backend_.Linear(
-      {a.x.First(n), {indexer.weights_proj, a.index_weights.First(n)}, {}, true});
+  FATHOM_RETURN_IF_ERROR(backend_.Linear({a.q_lora.First(n), {w.wq_b, index_q}, {}, true}));
+  return backend_.Linear({a.x.First(n), {w.weights_proj, a.index_weights.First(n)}, {}, true});
 }
 
 Status Model::CompressorRows(const CompressorWeights& w, bool index_side) {
@@ -92,15 +101,20 @@ Status Model::CompressorRows(const CompressorWeights& w, bool index_side) {
 Status Model::Attend(int layer, ForwardObserver* observer) {
   const AttentionWeights& w = Layer(layer).attn;
   const int ratio = Layer(layer).ratio;
+  if (ratio == 4) FATHOM_RETURN_IF_ERROR(lanes_.Pass(LaneEvent::kAttend));
   FATHOM_RETURN_IF_ERROR(backend_.QNormRopeKvInsert(InsertArgs(layer)));
   // Entries that end in this step must be stored before its queries look for them.
   if (ratio != 0) {
     FATHOM_RETURN_IF_ERROR(backend_.CompressInsert(CompressArgs(layer, w.compressor, false)));
   }
   if (ratio == 4) {
-    FATHOM_RETURN_IF_ERROR(
-        backend_.CompressInsert(CompressArgs(layer, w.indexer.compressor, true)));
-    FATHOM_RETURN_IF_ERROR(SelectEntries(layer, observer));
+    const auto select = [&]() -> Status {
+      FATHOM_RETURN_IF_ERROR(
+          backend_.CompressInsert(CompressArgs(layer, w.indexer.compressor, true)));
+      return SelectEntries(layer, observer);
+    };
+    FATHOM_RETURN_IF_ERROR(lanes_.OnSide(select));
+    FATHOM_RETURN_IF_ERROR(lanes_.Pass(LaneEvent::kSelection));
   }
   const SparseAttentionArgs attention = AttentionArgs(layer);
   FATHOM_RETURN_IF_ERROR(backend_.SparseAttention(attention));

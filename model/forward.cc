@@ -53,6 +53,7 @@ Status Model::Run(const StepPlan& plan, TensorView<float> logits, ForwardObserve
   const auto way =
       graphs_ == nullptr || observer != nullptr ? StepGraphs::Way::kDirect : graphs_->WayOf(plan);
   FATHOM_RETURN_IF_ERROR(BeginStep(plan, way));
+  lanes_.BeginStep(rows(), way == StepGraphs::Way::kPieces, /*one_lane=*/observer != nullptr);
   next_wanted_ = 0;
   next_sampled_ = 0;
   switch (way) {
@@ -172,6 +173,7 @@ Status Model::ForwardLayer(int layer, const StepPlan& plan, TensorView<float> hc
 Status Model::RunLayer(int layer, const StepPlan& plan, TensorView<float> hc,
                        ForwardObserver* observer) {
   FATHOM_RETURN_IF_ERROR(BeginStep(plan, StepGraphs::Way::kDirect));
+  lanes_.BeginStep(rows(), /*pieces=*/false, /*one_lane=*/observer != nullptr);
   FATHOM_RETURN_IF_ERROR(RotateRows());
   FATHOM_RETURN_IF_ERROR(RotateAnchors());
   DeviceMemory& memory = backend_.memory();

@@ -180,6 +180,11 @@ Status Model::CountNotedExperts() {
   return OkStatus();
 }
 
+void Model::SerialiseStreams(bool serial) {
+  lanes_.SetBackend(serial ? nullptr : SideLaneOf(backend_));
+  prefetches_experts_ = !serial;
+}
+
 Status Model::RecordSteps(const GraphOptions& options) {
   RecordsSteps* const recording = RecordingOf(backend_);
   if (recording == nullptr) {

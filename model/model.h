@@ -22,6 +22,7 @@
 #include "model/expert_prefetch.h"
 #include "model/expert_use.h"
 #include "model/step_graphs.h"
+#include "model/step_lanes.h"
 #include "model/weights.h"
 
 namespace fathom {
@@ -118,6 +119,13 @@ class Model {
   // nullptr unless they are recorded.
   [[nodiscard]] const StepGraphs* graphs() const { return graphs_.get(); }
 
+  // Nothing of a step is done beside something else, or whatever the backend can: the indexer's
+  // operations in a side lane (model/step_lanes.h; not with an observer), experts copied ahead. The
+  // latter is so from the beginning. Steps that were recorded stay as they are. Bits are the same
+  // in any case.
+  void SerialiseStreams(bool serial);
+  [[nodiscard]] bool uses_side_lane() const { return lanes_.has_side(); }
+
   // Computes the plan's rows: their cache entries are written, and logits [plan.logits_rows, vocab]
   // of the wanted rows, in memory of the host. Returns when all of it is done; errors that a device
   // found are among those returned. kInvalidArgument for more than max_rows rows or token ids
@@ -154,7 +162,8 @@ class Model {
       : config_(checkpoint.config()),
         backend_(backend),
         max_positions_(max_positions),
-        behind_(RunsBehindOf(backend)) {}
+        behind_(RunsBehindOf(backend)),
+        lanes_(SideLaneOf(backend)) {}
 
   // Memory for logits and tokens where the backend computes them.
   Status AllocateOutputs(int max_rows);
@@ -188,6 +197,7 @@ class Model {
                    TensorView<const float> hc);
   Status HcPost(TensorView<float> hc);
   Status CompressorRows(const CompressorWeights& w, bool index_side);
+  Status IndexerRows(const IndexerWeights& w);
   Status SelectEntries(int layer, ForwardObserver* observer);
   // Logits of the wanted `rows`, on the host, or tokens of them.
   Status Head(std::span<const int> rows, TensorView<float> logits);
@@ -264,7 +274,9 @@ class Model {
   int num_counted_rows_ = 0;            // of the step, without those that fill it up
   std::unique_ptr<StepGraphs> graphs_;  // absent where steps are not recorded
   std::vector<int> checked_layers_;     // of each kind one
-  StepPlan step_;                       // the plan of the step, with anchors
+  StepLanes lanes_;
+  bool prefetches_experts_ = true;  // with the backend
+  StepPlan step_;                   // the plan of the step, with anchors
 };
 
 }  // namespace fathom

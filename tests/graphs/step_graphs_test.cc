@@ -1,11 +1,13 @@
-// Steps that a GPU records and does again give the bits of steps that it was asked for one by one:
-// at every size, filled up or not, in every mode, with prompts and decoding sequences together,
-// while sequences grow over the ends of entries, pages and windows. On a GPU, and in the build that
-// runs the kernels on the CPU (backend/cuda/emulation).
+// Steps that a GPU records and does again, and steps with two lanes, give the bits of steps that it
+// was asked for one by one in one: at every size, filled up or not, in every mode, with prompts and
+// decoding sequences together, while sequences grow over the ends of entries, pages and windows. On
+// a GPU, and in the build that runs the kernels on the CPU (backend/cuda/emulation), there in all
+// orders that the lanes leave.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <string>
@@ -57,6 +59,22 @@ SampleRow RowOf(const Share& share) {
   row.logprob = true;
   return row;
 }
+
+// While it lives, what events leave open is done in one of the emulated orders.
+class OrderOfStep {
+ public:
+#ifdef FATHOM_CUDA_EMULATED
+  explicit OrderOfStep(size_t step) {
+    constexpr emulation::Order kOrders[] = {emulation::Order::kShuffled, emulation::Order::kLate,
+                                            emulation::Order::kOthersFirst,
+                                            emulation::Order::kAtOnce};
+    emulation::SetOrder(kOrders[step % std::size(kOrders)], step);
+  }
+  ~OrderOfStep() { emulation::SetOrder(emulation::Order::kLate); }
+#else
+  explicit OrderOfStep(size_t /*step*/) {}
+#endif
+};
 
 // A model with sequences on a backend of its own.
 class Batch {
@@ -145,7 +163,10 @@ class Batch {
   std::vector<std::vector<uint32_t>> Run(const Steps& steps) {
     Clear();
     std::vector<std::vector<uint32_t>> bits;
-    for (const std::vector<Share>& step : steps) bits.push_back(Step(step));
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const OrderOfStep order(i);
+      bits.push_back(Step(steps[i]));
+    }
     return bits;
   }
 
@@ -201,7 +222,17 @@ class StepGraphsTest : public ::testing::Test {
   }
   using Bits = std::vector<std::vector<uint32_t>>;
 
-  Bits Directly(const Steps& steps) { return Batch(*checkpoint_).Run(steps); }
+  // In one lane.
+  Bits Directly(const Steps& steps) {
+    Batch batch(*checkpoint_);
+    batch.model().SerialiseStreams(true);
+    return batch.Run(steps);
+  }
+  // Of MixedSteps.
+  const Bits& MixedBits() {
+    static const Bits bits = Directly(MixedSteps());
+    return bits;
+  }
   void ExpectBits(const Steps& steps, const GraphOptions& options, const Bits& want) {
     Batch batch(*checkpoint_);
     ASSERT_TRUE(batch.model().RecordSteps(options).ok());
@@ -222,12 +253,32 @@ TEST_F(StepGraphsTest, GiveTheSameBitsInEveryMode) {
     modes.insert(modes.end(),
                  {GraphMode::kNone, GraphMode::kFullDecodeOnly, GraphMode::kPiecewise});
   const Steps steps = MixedSteps();
-  const Bits want = Directly(steps);
+  const Bits& want = MixedBits();
   for (const GraphMode mode : modes) {
     SCOPED_TRACE(GraphModeName(mode));
     ExpectBits(steps, {mode, {}}, want);
     EXPECT_EQ(replays_ > 0, mode != GraphMode::kNone);
   }
+}
+
+// Behind more entries than are selected, each kind of step directly, then recorded.
+TEST_F(StepGraphsTest, GiveTheSameBitsInTwoLanesAndInOne) {
+  const int64_t topk = checkpoint_->config().index_topk;
+  const auto prompt = static_cast<int>(4 * topk + 3);
+  ASSERT_LE(prompt, kMaxRows);
+  Steps steps = {{{0, prompt}}};
+  for (const int rows : {1, 2}) {
+    for (int repeat = 0; repeat < (kEmulated ? 2 : 5); ++repeat) steps.push_back({{0, rows}});
+  }
+  const Bits want = Directly(steps);
+  ExpectBits(steps, {GraphMode::kFullAndPiecewise, {1, 2}}, want);
+  EXPECT_GT(replays_, 0);
+  if (kEmulated) return;
+  ExpectBits(steps, {GraphMode::kNone, {}}, want);
+  Batch serial(*checkpoint_);
+  serial.model().SerialiseStreams(true);
+  ASSERT_TRUE(serial.model().RecordSteps({}).ok());
+  EXPECT_EQ(serial.Run(steps), want);
 }
 
 TEST_F(StepGraphsTest, GiveTheSameBitsAtEverySize) {
@@ -246,7 +297,7 @@ TEST_F(StepGraphsTest, FillUpStepsOfOtherSizes) {
 // Sampling reads what a recording wrote, from rows of its own order.
 TEST_F(StepGraphsTest, AreSampledLikeDirectSteps) {
   const Steps steps = MixedSteps();
-  const Bits logits = Directly(steps);
+  const Bits& logits = MixedBits();
   const auto vocab = static_cast<size_t>(checkpoint_->config().vocab_size);
   std::vector<TokenCandidate> scratch;
   std::vector<GraphMode> modes = {GraphMode::kFullAndPiecewise};
