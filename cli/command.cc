@@ -168,6 +168,11 @@ void AddBackendOptions(CLI::App& command, ModelOptions& o) {
                   "(default: as many of every layer)")
       ->type_name("FILE");
   AddGraphOptions(command, o.graphs);
+  command
+      .add_flag("--serial-streams", o.serial_streams,
+                "For debugging: nothing of a step is computed or copied beside something else, as "
+                "with --backend cuda otherwise. Changes speed, never results")
+      ->default_function([&o] { return std::string(o.serial_streams ? "true" : "false"); });
 }
 
 CLI::Option* AddAsyncOption(CLI::App& command, std::optional<bool>& async) {
@@ -265,6 +270,7 @@ Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model) {
   FATHOM_RETURN_IF_ERROR(CheckOffloadOptions(model));
   FATHOM_RETURN_IF_ERROR(CheckGraphFlags(model.graphs, options.backend));
   FATHOM_ASSIGN_OR_RETURN(options.graphs, ToGraphOptions(model.graphs));
+  options.serial_streams = model.serial_streams;
   for (const std::string& warning : GraphWarnings(model.graphs, options.backend)) {
     spdlog::warn("{}", warning);
   }

@@ -66,6 +66,7 @@ struct ModelOptions {
   std::string expert_offload;                     // "auto" or GiB; empty: not given
   std::string expert_profile, record_expert_use;  // files; empty: none
   GraphFlags graphs;
+  bool serial_streams = false;
 };
 void AddModelOption(CLI::App& command, std::string& model);
 // --backend, --backend-plugin, --threads, --cpu-isa.
@@ -86,7 +87,7 @@ void AddExpertOffloadOption(CLI::App& command, std::string& offload);
 // Refuses, naming the option, experts outside of the memory of a backend that has only one.
 Status CheckOffloadOptions(const ModelOptions& options);
 // Those, --cpu-activations, --cpu-dense, --o-proj-activations, --numa, --weights,
-// --max-num-batched-tokens, where experts lie and which steps are recorded.
+// --max-num-batched-tokens, where experts lie, which steps are recorded and --serial-streams.
 void AddBackendOptions(CLI::App& command, ModelOptions& options);
 // All of them.
 void AddModelOptions(CLI::App& command, ModelOptions& options);

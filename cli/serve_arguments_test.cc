@@ -145,6 +145,8 @@ const std::vector<Case> kCases = {
     {{"--enable-chunked-prefill"}, kA},
     {{"--no-enable-chunked-prefill"}, kR},
     {{"--enforce-eager"}, kA},
+    {{"--serial-streams"}, kA},
+    {{"--serial-streams", "--backend", "cuda"}, kA},
     {{"--batch-invariant"}, kA},
     {{"--no-batch-invariant"}, kW},
     {{"-cc.cudagraph_mode=FULL", "--enforce-eager"}, kW},
@@ -638,6 +640,8 @@ TEST(ServeArguments, GraphsReachTheEngine) {
   EXPECT_EQ(ToEngineOptions(eager.options.model)->graphs->mode, GraphMode::kNone);
   EXPECT_THAT(eager.config, HasSubstr("\nenforce-eager: true  # FATHOM_ENFORCE_EAGER\n"));
   EXPECT_THAT(Give({}).config, HasSubstr("\nenforce-eager: false  # default\n"));
+  EXPECT_FALSE(engine->serial_streams);
+  EXPECT_TRUE(ToEngineOptions(Give({"--serial-streams"}).options.model)->serial_streams);
 }
 
 TEST(ServeArguments, VllmsNameOfAnOptionIsThatOption) {

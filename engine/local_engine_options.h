@@ -43,6 +43,8 @@ struct LocalEngineOptions {
   // backend runs behind (backend/runs_behind.h) and nothing else is asked for that prevents it.
   // True is refused where it cannot be.
   std::optional<bool> async_scheduling;
+  // Nothing of a step is done beside something else (Model::SerialiseStreams); for debugging.
+  bool serial_streams = false;
   // Called while weights are read, by the thread that loads; may be absent.
   std::function<void(uint64_t done, uint64_t total)> load_progress;
   // What memory there is; absent: ReadHostMemory(). Tests make it small.

@@ -168,6 +168,7 @@ Status LocalModel::LoadModel(Checkpoint& checkpoint, const LocalEngineOptions& o
     SetUpPrefetch();
   }
   FATHOM_RETURN_IF_ERROR(StartRecord(options));
+  model_->SerialiseStreams(options.serial_streams);
   return RecordingOf(*backend_) == nullptr
              ? OkStatus()
              : model_->RecordSteps(options.graphs.value_or(GraphOptions()));

@@ -45,7 +45,8 @@ const std::vector<const char*> kModelOptions = {"--model",
                                                 "--compilation-config",
                                                 "--enforce-eager",
                                                 "--cudagraph-capture-sizes",
-                                                "--max-cudagraph-capture-size"};
+                                                "--max-cudagraph-capture-size",
+                                                "--serial-streams"};
 const std::vector<const char*> kSamplingOptions = {"--temperature",
                                                    "--top-p",
                                                    "--top-k",
