@@ -15,10 +15,7 @@ Status CheckGraphs(Backend& backend, const ModelBenchOptions& options);
 // One answer behind each of options.graph_contexts, first with no step recorded, then with those
 // that options.engine.graphs asks for, which stay: speeds of both in a table, and in the summary
 // what was recorded and done again. The model takes steps of options.engine.max_batched_tokens and
-// sequences of GraphsLength(options).
+// sequences of AnswersLength (answer_speeds.h).
 Status BenchGraphs(Model& model, const ModelBenchOptions& options, Report& report);
-
-// Tokens of the longest sequence; 0 without contexts.
-int64_t GraphsLength(const ModelBenchOptions& options);
 
 }  // namespace fathom::bench

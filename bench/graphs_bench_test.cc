@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "bench/answer_speeds.h"
 #include "tests/device/guarded_backend.h"
 
 namespace fathom::bench {
@@ -40,10 +41,10 @@ TEST(GraphsBench, CountsWhatIsRecordedAndDoneAgain) {
   auto checkpoint = Checkpoint::Open(FATHOM_SOURCE_DIR "/models/fathom-nano");
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
   const ModelBenchOptions options = Small();
-  EXPECT_EQ(GraphsLength(options), 8);
+  EXPECT_EQ(AnswersLength(options.graph_contexts, options), 8);
   CountingBackend backend;
-  auto model =
-      Model::Create(*checkpoint, backend, options.engine.max_batched_tokens, GraphsLength(options));
+  auto model = Model::Create(*checkpoint, backend, options.engine.max_batched_tokens,
+                             AnswersLength(options.graph_contexts, options));
   ASSERT_TRUE(model.ok()) << model.status().ToString();
   Report report;
   const Status status = BenchGraphs(**model, options, report);
@@ -73,7 +74,7 @@ TEST(GraphsBench, WithoutRecordedStepsThereIsNothingToCompare) {
   EXPECT_THAT(CheckGraphs(backend, eager).message(), HasSubstr("--enforce-eager"));
   eager.graph_contexts.clear();
   EXPECT_TRUE(CheckGraphs(backend, eager).ok());
-  EXPECT_EQ(GraphsLength(eager), 0);
+  EXPECT_EQ(AnswersLength(eager.graph_contexts, eager), 0);
 }
 
 }  // namespace

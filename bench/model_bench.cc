@@ -7,8 +7,10 @@
 #include <utility>
 
 #include "base/parallel.h"
+#include "bench/answer_speeds.h"
 #include "bench/direct_batch.h"
 #include "bench/graphs_bench.h"
+#include "bench/lanes_bench.h"
 #include "bench/long_sequence.h"
 #include "bench/make_limits.h"
 #include "bench/step_bytes.h"
@@ -34,7 +36,7 @@ int64_t LongestAlone(const ModelBenchOptions& o) {
   if (!o.contexts.empty()) {
     longest = std::max(longest, o.contexts.back() + kWarmSteps - 1 + StepsInAll(o));
   }
-  return std::max(longest, GraphsLength(o));
+  return std::max({longest, AnswersLength(o.graph_contexts, o), AnswersLength(o.lane_contexts, o)});
 }
 int64_t LongestTogether(const ModelBenchOptions& o) {
   // The first sequence takes part in the steps of every batch.
@@ -42,10 +44,11 @@ int64_t LongestTogether(const ModelBenchOptions& o) {
 }
 
 Status Check(const ModelConfig& config, const ModelBenchOptions& o) {
-  if (o.prefill.empty() && o.contexts.empty() && o.batches.empty() && o.graph_contexts.empty()) {
+  if (o.prefill.empty() && o.contexts.empty() && o.batches.empty() && o.graph_contexts.empty() &&
+      o.lane_contexts.empty()) {
     return InvalidArgument("neither prompts nor contexts nor batches to measure");
   }
-  for (const std::vector<int64_t>& contexts : {o.contexts, o.graph_contexts}) {
+  for (const std::vector<int64_t>& contexts : {o.contexts, o.graph_contexts, o.lane_contexts}) {
     int64_t before = 0;
     for (const int64_t context : contexts) {
       const int64_t least = before == 0 ? 2 : before + kWarmSteps + StepsInAll(o);
@@ -361,6 +364,7 @@ Result<Report> Bench(Checkpoint& checkpoint, const std::string& name, const Mode
                          "speeds against are not known");
   }
   FATHOM_RETURN_IF_ERROR(CheckGraphs(loaded->backend(), o));
+  FATHOM_RETURN_IF_ERROR(CheckLanes(loaded->backend(), o));
   FATHOM_ASSIGN_OR_RETURN(const MemoryState before, memory.State());
   FATHOM_RETURN_IF_ERROR(loaded->LoadModel(checkpoint, o.engine, max_rows,
                                            std::max(LongestAlone(o), together),
@@ -394,6 +398,7 @@ Result<Report> Bench(Checkpoint& checkpoint, const std::string& name, const Mode
   if (!o.contexts.empty()) FATHOM_RETURN_IF_ERROR(bench.Contexts(report));
   if (!o.batches.empty()) FATHOM_RETURN_IF_ERROR(bench.Batches(report));
   if (!o.graph_contexts.empty()) FATHOM_RETURN_IF_ERROR(BenchGraphs(loaded->model(), o, report));
+  if (!o.lane_contexts.empty()) FATHOM_RETURN_IF_ERROR(BenchLanes(loaded->model(), o, report));
   report.tables.push_back(limits->Table());
   return report;
 }

@@ -24,6 +24,7 @@ struct ModelBenchOptions {
   std::vector<int64_t> contexts = {128, 512, 2048, 8192, 32'768, 131'072};  // in front of an answer
   std::vector<int> batches = {1, 2, 4, 8, 16};                              // answers together
   std::vector<int64_t> graph_contexts;  // in front of answers with and without recorded steps
+  std::vector<int64_t> lane_contexts;   // in front of answers with and without streams in parallel
   int64_t batch_context = 512;
   int64_t computed_tokens = 2048;  // of long contexts; then repeated; whole blocks
   int num_steps = 8;               // decode steps of a repetition
@@ -44,7 +45,7 @@ inline constexpr int kWarmSteps = 3;
 
 // kInvalidArgument for lengths beyond the model's positions, and for contexts nearer to each other
 // than the steps of a measurement; kOutOfMemory where caches need more than is free. Errors of
-// graph_contexts as BenchGraphs.
+// graph_contexts as BenchGraphs, of lane_contexts as BenchLanes.
 Result<Report> BenchModel(const std::filesystem::path& model, const ModelBenchOptions& options);
 // The same with such weights; on a device the report also sets the memory that the model takes
 // against the plan's. kInvalidArgument for --weights other than mmap, since nothing is copied.

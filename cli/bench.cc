@@ -276,9 +276,10 @@ void AddModel(CLI::App& bench, Action& action) {
   command
       ->add_option("--parts", o->parts,
                    "What to measure (default: prefill, decode, batch); graphs: answers without and "
-                   "with recorded steps, on a backend that records some")
+                   "with recorded steps, on a backend that records some; streams: with one stream "
+                   "and with two, on a backend that has them")
       ->delimiter(',')
-      ->check(CLI::IsMember({"prefill", "decode", "batch", "graphs"}));
+      ->check(CLI::IsMember({"prefill", "decode", "batch", "graphs", "streams"}));
   AddCount(*command, "--computed-tokens", o->bench.computed_tokens, 256, kMostTokens,
            "Tokens of a long context that are computed and then repeated; a multiple of 256");
   AddCount(*command, "--steps", o->bench.num_steps, 1, 65'536, "Decode steps of a repetition");
@@ -304,11 +305,12 @@ void AddModel(CLI::App& bench, Action& action) {
   command->callback([o, command, &action] {
     action = [o, command] {
       const auto wants = [&](const std::string& part) {
-        if (o->parts.empty()) return part != "graphs";
+        if (o->parts.empty()) return part != "graphs" && part != "streams";
         return std::find(o->parts.begin(), o->parts.end(), part) != o->parts.end();
       };
       const bool prefill = wants("prefill"), decode = wants("decode"), batch = wants("batch");
-      const bool graphs = wants("graphs"), answers = decode || graphs;
+      const bool graphs = wants("graphs"), streams = wants("streams");
+      const bool answers = decode || graphs || streams;
       // An option that would change nothing is a mistake.
       const std::vector<std::pair<const char*, bool>> used = {{"--prefill", prefill},
                                                               {"--contexts", answers},
@@ -324,6 +326,7 @@ void AddModel(CLI::App& bench, Action& action) {
       if (!prefill) o->bench.prefill.clear();
       Sort(o->bench.contexts);
       if (graphs) o->bench.graph_contexts = o->bench.contexts;
+      if (streams) o->bench.lane_contexts = o->bench.contexts;
       if (!decode) o->bench.contexts.clear();
       if (!batch) o->bench.batches.clear();
       Sort(o->bench.prefill);

@@ -202,6 +202,27 @@ TEST(Bench, ModelSetsRecordedStepsAgainstDirectOnes) {
   EXPECT_GE(json["summary"]["graph_recording_bytes"], 0);
 }
 
+// The same beside a GPU.
+TEST(Bench, ModelSetsTwoStreamsAgainstOne) {
+  const Outcome outcome =
+      RunFathom({"bench", "model", "--backend", "cuda", "--parts", "streams", "--contexts", "300",
+                 "--steps", "2", "--repeats", "2", "--json"});
+  if (outcome.status != 0) {
+    EXPECT_EQ(outcome.out, "");
+    if (outcome.err.find("cmake --preset cuda") != std::string::npos) return;
+    EXPECT_THAT(outcome.err, HasSubstr("no NVIDIA driver"));
+    const char* required = std::getenv("FATHOM_REQUIRE_GPU");
+    EXPECT_FALSE(required != nullptr && std::string_view(required) == "1") << outcome.err;
+    GTEST_SKIP() << "SKIPPED: " << outcome.err;
+  }
+  const Json json = Json::parse(outcome.out, nullptr, false);
+  ASSERT_TRUE(json.is_object()) << outcome.out;
+  ASSERT_EQ(json["tables"]["streams"].size(), 1U);
+  const Json& row = json["tables"]["streams"][0];
+  ExpectSpread(row, "serial_tokens_per_s", "serial_low", "serial_high");
+  ExpectSpread(row, "streams_tokens_per_s", "streams_low", "streams_high");
+}
+
 TEST(Bench, ModelMeasuresSyntheticWeights) {
   const Json json =
       Bench({"model", "--synthetic", "tiny", "--layers", "3", "--weights-seed", "5", "--parts",
@@ -364,6 +385,8 @@ TEST(Bench, WhatCannotBeMeasuredIsRefused) {
   expect({"model", "--parts", "graphs"}, kFailed,
          "--parts graphs: the cpu backend records no steps");
   expect({"model", "--parts", "graphs", "--batch", "2"}, kFailed, "--batch");
+  expect({"model", "--parts", "streams"}, kFailed,
+         "--parts streams: the cpu backend has one stream");
   expect({"model", "--cudagraph-capture-sizes", "1,2"}, kFailed, "--cudagraph-capture-sizes");
   expect({"model", "--parts", "decode", "--prefill", "12"}, kFailed, "--prefill");
   expect({"model", "--batch", "0"}, kUsage, "--batch");
