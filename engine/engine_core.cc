@@ -375,7 +375,7 @@ void EngineCore::Describe(StepUnderWay& step, std::span<const ScheduledRows> row
     Job& job = static_cast<Job&>(*r.request);
     if (job.timings.first_scheduled == Clock::time_point())
       job.timings.first_scheduled = step.begin;
-    num_prefill += job.generated == 0;
+    num_prefill += job.generated == 0 && job.pending < 0;
     step.jobs.push_back(&job);
     const int num_logits = r.num_prompt_logits + (r.wants_logits ? 1 : 0);
     if (num_logits == 0) continue;
