@@ -30,7 +30,7 @@ void InEveryOrder(const std::function<void()>& run) {
     emulation::SetOrder(Order::kShuffled, seed);
     run();
   }
-  emulation::SetOrder(Order::kLate);
+  emulation::ResetOrder();
 #else
   run();
 #endif

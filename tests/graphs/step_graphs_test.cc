@@ -70,7 +70,7 @@ class OrderOfStep {
                                             emulation::Order::kAtOnce};
     emulation::SetOrder(kOrders[step % std::size(kOrders)], step);
   }
-  ~OrderOfStep() { emulation::SetOrder(emulation::Order::kLate); }
+  ~OrderOfStep() { emulation::ResetOrder(); }
 #else
   explicit OrderOfStep(size_t /*step*/) {}
 #endif

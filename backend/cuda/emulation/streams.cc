@@ -109,6 +109,12 @@ void SetOrder(Order order, uint64_t seed) {
   device.schedule = Schedule(order, seed);
 }
 
+void ResetOrder() {
+  Device& device = TheDevice();
+  const std::lock_guard lock(device.mutex);
+  device.schedule = Schedule();
+}
+
 void LetGraphsFindNoMemory(bool none) {
   Device& device = TheDevice();
   const std::lock_guard lock(device.mutex);

@@ -23,9 +23,11 @@ enum class Order {
   kAtOnce,       // all before the call returns: the host is slow, and the device never behind
 };
 
-// From here on. The first one is that of FATHOM_EMULATION_ORDER: late (or unset), others, at_once,
-// or a number, the seed of a shuffled one.
+// From here on.
 void SetOrder(Order order, uint64_t seed = 0);
+// The first one again, that of FATHOM_EMULATION_ORDER: late (or unset), others, at_once, or a
+// number, the seed of a shuffled one.
+void ResetOrder();
 
 // Queues `work`, or keeps it where the stream is captured.
 cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work);

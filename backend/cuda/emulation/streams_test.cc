@@ -14,6 +14,7 @@ namespace {
 class EmulatedStreamsTest : public testing::Test {
  protected:
   void SetUp() override {
+    SetOrder(Order::kLate);
     for (cudaStream_t* stream : {&a_, &b_}) {
       ASSERT_EQ(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), cudaSuccess);
     }
@@ -24,7 +25,7 @@ class EmulatedStreamsTest : public testing::Test {
   void TearDown() override {
     for (cudaStream_t stream : {a_, b_}) EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
     for (cudaEvent_t event : {fork_, join_}) EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
-    SetOrder(Order::kLate);
+    ResetOrder();
   }
 
   // Adds to done_ when it runs.
