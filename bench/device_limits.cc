@@ -53,8 +53,9 @@ class DeviceLimits final : public Limits {
 
 }  // namespace
 
-Result<std::unique_ptr<Limits>> MakeDeviceLimits() {
-  FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<cuda::DeviceProbes> probes, cuda::DeviceProbes::Create());
+Result<std::unique_ptr<Limits>> MakeDeviceLimits(int device) {
+  FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<cuda::DeviceProbes> probes,
+                          cuda::DeviceProbes::Create(device));
   return std::unique_ptr<Limits>(new DeviceLimits(std::move(probes)));
 }
 

@@ -2,7 +2,7 @@
 
 namespace fathom::bench {
 
-Result<std::unique_ptr<Limits>> MakeDeviceLimits() {
+Result<std::unique_ptr<Limits>> MakeDeviceLimits(int) {
   return Unimplemented("--backend cuda: this build has no CUDA backend to measure");
 }
 

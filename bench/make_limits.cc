@@ -7,8 +7,8 @@
 
 namespace fathom::bench {
 
-Result<std::unique_ptr<Limits>> MakeLimits(bool on_host, int threads) {
-  if (!on_host) return MakeDeviceLimits();
+Result<std::unique_ptr<Limits>> MakeLimits(bool on_host, int threads, int cuda_device) {
+  if (!on_host) return MakeDeviceLimits(cuda_device);
   FATHOM_ASSIGN_OR_RETURN(std::unique_ptr<MachineLimits> limits, MachineLimits::Create(threads));
   return std::unique_ptr<Limits>(std::move(limits));
 }

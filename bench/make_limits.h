@@ -8,7 +8,7 @@
 
 namespace fathom::bench {
 
-// Of the host with `threads` threads (MachineLimits), or of the GPU (MakeDeviceLimits).
-Result<std::unique_ptr<Limits>> MakeLimits(bool on_host, int threads);
+// Of the host with `threads` threads (MachineLimits), or of that GPU (MakeDeviceLimits).
+Result<std::unique_ptr<Limits>> MakeLimits(bool on_host, int threads, int cuda_device);
 
 }  // namespace fathom::bench

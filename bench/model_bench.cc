@@ -372,7 +372,8 @@ Result<Report> Bench(Checkpoint& checkpoint, const std::string& name, const Mode
   FATHOM_ASSIGN_OR_RETURN(const MemoryState after, memory.State());
   const WeightsReport& weights = loaded->weights();
   const bool on_host = memory.host_readable();
-  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Limits> limits, MakeLimits(on_host, threads));
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Limits> limits,
+                          MakeLimits(on_host, threads, o.engine.cuda_device));
   Report report;
   report.bench = "model";
   report.conditions = MachineConditions();

@@ -140,7 +140,8 @@ Result<Report> BenchOps(const ModelConfig& config, const OpsBenchOptions& o) {
                          std::to_string(host_free) + " are free; lower --memory");
     }
   }
-  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Limits> limits, MakeLimits(on_host, threads));
+  FATHOM_ASSIGN_OR_RETURN(const std::unique_ptr<Limits> limits,
+                          MakeLimits(on_host, threads, /*cuda_device=*/0));
   ThreadPool pool(threads);
   WeightMemory weights(pool, backend->memory(), o.memory_bytes);
   FATHOM_RETURN_IF_ERROR(backend->Prepare(BackendLimitsFor(config, most, o.context + most)));

@@ -161,6 +161,11 @@ void AddBackendOptions(CLI::App& command, ModelOptions& o) {
                   "Tokens computed in one step; changes speed and memory, never results")
       ->transform(Count(1, 65536))
       ->capture_default_str();
+  command
+      .add_option("--cuda-device", o.cuda_device,
+                  "With --backend cuda: which GPU, in the order of CUDA_VISIBLE_DEVICES")
+      ->check(CLI::Range(0, 1023))
+      ->capture_default_str();
   AddExpertOffloadOption(command, o.expert_offload);
   command
       .add_option("--expert-profile", o.expert_profile,
@@ -271,6 +276,7 @@ Result<LocalEngineOptions> ToEngineOptions(const ModelOptions& model) {
   FATHOM_RETURN_IF_ERROR(CheckGraphFlags(model.graphs, options.backend));
   FATHOM_ASSIGN_OR_RETURN(options.graphs, ToGraphOptions(model.graphs));
   options.serial_streams = model.serial_streams;
+  options.cuda_device = model.cuda_device;
   for (const std::string& warning : GraphWarnings(model.graphs, options.backend)) {
     spdlog::warn("{}", warning);
   }

@@ -67,6 +67,7 @@ struct ModelOptions {
   std::string expert_profile, record_expert_use;  // files; empty: none
   GraphFlags graphs;
   bool serial_streams = false;
+  int cuda_device = 0;
 };
 void AddModelOption(CLI::App& command, std::string& model);
 // --backend, --backend-plugin, --threads, --cpu-isa.
@@ -87,7 +88,8 @@ void AddExpertOffloadOption(CLI::App& command, std::string& offload);
 // Refuses, naming the option, experts outside of the memory of a backend that has only one.
 Status CheckOffloadOptions(const ModelOptions& options);
 // Those, --cpu-activations, --cpu-dense, --o-proj-activations, --numa, --weights,
-// --max-num-batched-tokens, where experts lie, which steps are recorded and --serial-streams.
+// --max-num-batched-tokens, where experts lie, which steps are recorded, --cuda-device
+// and --serial-streams.
 void AddBackendOptions(CLI::App& command, ModelOptions& options);
 // All of them.
 void AddModelOptions(CLI::App& command, ModelOptions& options);

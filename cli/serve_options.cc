@@ -351,6 +351,10 @@ ServeChecks CheckServeOptions(const ServeOptions& o) {
   if (const Status cache = CheckCacheOptions(o.cache, backend); !cache.ok()) {
     problems.push_back(cache.message());
   }
+  if (o.model.cuda_device != 0 && backend != "cuda") {
+    problems.push_back("--cuda-device " + std::to_string(o.model.cuda_device) +
+                       ": is a GPU of --backend cuda");
+  }
   if (const Status offload = CheckOffloadOptions(o.model); !offload.ok()) {
     problems.push_back(offload.message());
   }

@@ -23,7 +23,7 @@ Status RefuseCpuOptions(const std::string& name, const CpuOptions& cpu) {
 // `threads` is what CpuBackend takes: a number, or a pool.
 template <typename Threads>
 Result<std::unique_ptr<Backend>> Make(const std::string& name, Numerics numerics, Threads& threads,
-                                      const CpuOptions& cpu) {
+                                      const CpuOptions& cpu, int cuda_device) {
   if (name == "cpu" && numerics == Numerics::kExact && (cpu.int8_activations || cpu.int8_dense)) {
     return InvalidArgument(std::string(cpu.int8_dense ? "--cpu-dense" : "--cpu-activations") +
                            " int8: exact numerics round nothing");
@@ -33,7 +33,7 @@ Result<std::unique_ptr<Backend>> Make(const std::string& name, Numerics numerics
     return InvalidArgument("backend '" + name + "': known backends are cpu, cuda and reference");
   }
   FATHOM_RETURN_IF_ERROR(RefuseCpuOptions(name, cpu));
-  if (name == "cuda") return MakeCudaBackend(numerics);
+  if (name == "cuda") return MakeCudaBackend(numerics, cuda_device);
   return std::unique_ptr<Backend>(new ReferenceBackend(numerics));
 }
 
@@ -54,6 +54,10 @@ Status CheckBackendOptions(const LocalEngineOptions& o) {
     return InvalidArgument(plugin ? "--backend-plugin: names no file"
                                   : "--backend-plugin: not with the " + o.backend + " backend");
   }
+  if (o.backend != "cuda" && o.cuda_device != 0) {
+    return InvalidArgument("--cuda-device " + std::to_string(o.cuda_device) +
+                           ": is a GPU of --backend cuda");
+  }
   if (o.backend != "cuda" && !plugin) return OkStatus();
   const std::string where =
       plugin ? ": a plug-in computes where it chooses" : ": the cuda backend computes on the GPU";
@@ -71,12 +75,13 @@ Status CheckBackendOptions(const LocalEngineOptions& o) {
 Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics numerics,
                                              int num_threads, const CpuOptions& cpu) {
   const int threads = num_threads > 0 ? num_threads : DefaultThreadCount();
-  return Make(name, numerics, threads, cpu);
+  return Make(name, numerics, threads, cpu, /*cuda_device=*/0);
 }
 
 Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics numerics,
-                                             ThreadPool& pool, const CpuOptions& cpu) {
-  return Make(name, numerics, pool, cpu);
+                                             ThreadPool& pool, const CpuOptions& cpu,
+                                             int cuda_device) {
+  return Make(name, numerics, pool, cpu, cuda_device);
 }
 
 }  // namespace fathom

@@ -9,7 +9,8 @@
 namespace fathom {
 
 bool HasCudaBackend();
-// As CudaBackend::Create; kUnimplemented, naming the preset, in a build without.
-Result<std::unique_ptr<Backend>> MakeCudaBackend(Numerics numerics);
+// As CudaBackend::Create, on a GPU as the CUDA runtime counts; kUnimplemented, naming the preset,
+// in a build without.
+Result<std::unique_ptr<Backend>> MakeCudaBackend(Numerics numerics, int device = 0);
 
 }  // namespace fathom

@@ -4,7 +4,7 @@ namespace fathom {
 
 bool HasCudaBackend() { return false; }
 
-Result<std::unique_ptr<Backend>> MakeCudaBackend(Numerics) {
+Result<std::unique_ptr<Backend>> MakeCudaBackend(Numerics, int) {
   return Unimplemented(
       "--backend cuda: this build has no CUDA backend; cmake --preset cuda makes one that has "
       "(CONTRIBUTING.md)");

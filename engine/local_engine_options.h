@@ -9,6 +9,7 @@
 #include <string>
 
 #include "backend/backend.h"
+#include "backend/communicator.h"
 #include "backend/cpu/cpu_options.h"
 #include "backend/numerics.h"
 #include "base/host_memory.h"
@@ -26,7 +27,10 @@ struct LocalEngineOptions {
   std::string backend = "cpu";  // "cpu", "cuda", "reference", or "plugin": that of the next line
   std::string backend_plugin;   // a shared library (backend/plugin/), with "plugin" only
   CpuOptions cpu;               // of the cpu backend; the others take none
-  int num_threads = 0;          // 0: DefaultThreadCount(); one with "cuda" or "plugin"
+  int cuda_device = 0;          // GPU of "cuda", as the CUDA runtime counts; 0 with others
+  // What this process's part of the model tells the others'; absent: it has the whole model.
+  std::shared_ptr<Communicator> communicator;
+  int num_threads = 0;  // 0: DefaultThreadCount(); one with "cuda" or "plugin"
   NumaMode numa = NumaMode::kAuto;
   WeightsMode weights = WeightsMode::kMmap;
   // What of a device's weights lies in memory of the host; for backends that read it there.

@@ -107,7 +107,8 @@ Result<std::unique_ptr<LocalModel>> LocalModel::Open(const LocalEngineOptions& o
     FATHOM_ASSIGN_OR_RETURN(local->backend_, MakePluginBackend(options));
   } else {
     FATHOM_ASSIGN_OR_RETURN(
-        local->backend_, MakeBackend(options.backend, options.numerics, local->pool_, options.cpu));
+        local->backend_, MakeBackend(options.backend, options.numerics, local->pool_, options.cpu,
+                                     options.cuda_device));
   }
   FATHOM_RETURN_IF_ERROR(CheckOffloadOptions(options, *local->backend_));
   FATHOM_RETURN_IF_ERROR(CheckGraphOptions(options, *local->backend_));
@@ -154,8 +155,9 @@ Status LocalModel::LoadModel(Checkpoint& checkpoint, const LocalEngineOptions& o
                                                            max_positions, cache));
   }
   FATHOM_RETURN_IF_ERROR(LoadWeights(checkpoint, options));
-  FATHOM_ASSIGN_OR_RETURN(model_,
-                          Model::Create(checkpoint, *backend_, max_rows, max_positions, upload));
+  communicator_ = options.communicator;
+  FATHOM_ASSIGN_OR_RETURN(model_, Model::Create(checkpoint, *backend_, max_rows, max_positions,
+                                                upload, communicator_.get()));
   if (options.fp8_o_proj_inputs) FATHOM_RETURN_IF_ERROR(model_->QuantiseOProjInputs());
   if (!memory.host_readable()) {
     FATHOM_ASSIGN_OR_RETURN(const MemoryState state, memory.State());

@@ -25,9 +25,10 @@ namespace fathom {
 // backend's.
 Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics numerics,
                                              int num_threads, const CpuOptions& cpu = {});
-// On a pool that outlives the backend.
+// On a pool that outlives the backend; "cuda" on that GPU.
 Result<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Numerics numerics,
-                                             ThreadPool& pool, const CpuOptions& cpu = {});
+                                             ThreadPool& pool, const CpuOptions& cpu,
+                                             int cuda_device);
 // kInvalidArgument, naming the option, for what the chosen backend has no use for and for options
 // that exclude each other.
 Status CheckBackendOptions(const LocalEngineOptions& options);
@@ -123,6 +124,7 @@ class LocalModel {
 
   ThreadPool pool_;
   std::unique_ptr<Backend> backend_;
+  std::shared_ptr<Communicator> communicator_;  // nullptr: there is one rank
   std::unique_ptr<Model> model_;
   WeightsReport weights_;
   std::filesystem::path record_;  // empty: none is kept

@@ -55,6 +55,10 @@ Status Model::HcPost(TensorView<float> hc) {
   return backend_.HcPost({a.sublayer_out.First(n), a.post.First(n), a.comb.First(n), hc});
 }
 
+Status Model::ReduceSublayer() {
+  return communicator_.AllReduceSum(activations_.sublayer_out.First(rows()));
+}
+
 // hc -> x, and what is projected from it.
 Status Model::BeforeAttention(int layer, TensorView<float> hc, ForwardObserver* observer) {
   Activations& a = activations_;
@@ -132,12 +136,14 @@ Status Model::AfterAttention(int layer, TensorView<float> hc, ForwardObserver* o
       backend_.InverseRopeOut({a.attn_o.First(n), RotationsOf(layer), w.wo_a, config_.o_groups,
                                o_lora, quantise_o_proj_inputs_}));
   FATHOM_RETURN_IF_ERROR(backend_.Linear({o_lora, {w.wo_b, a.sublayer_out.First(n)}, {}, true}));
+  FATHOM_RETURN_IF_ERROR(ReduceSublayer());
   FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "attn_out", a.sublayer_out.First(n)));
   FATHOM_RETURN_IF_ERROR(HcPost(hc));
 
   FATHOM_RETURN_IF_ERROR(HcPreNorm(Layer(layer).hc_ffn, Layer(layer).ffn_norm, hc));
   FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "ffn_in", a.x.First(n)));
   FATHOM_RETURN_IF_ERROR(MixtureOfExperts(layer, observer));
+  FATHOM_RETURN_IF_ERROR(ReduceSublayer());
   FATHOM_RETURN_IF_ERROR(Observe(observer, layer, "ffn_out", a.sublayer_out.First(n)));
   return HcPost(hc);
 }

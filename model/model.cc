@@ -51,9 +51,15 @@ BackendLimits BackendLimitsFor(const ModelConfig& c, int max_rows, int64_t max_p
 
 Result<std::unique_ptr<Model>> Model::Create(const Checkpoint& checkpoint, Backend& backend,
                                              int max_rows, int64_t max_positions,
-                                             const WeightUpload& upload) {
+                                             const WeightUpload& upload,
+                                             Communicator* communicator) {
   if (max_rows < 1) return InvalidArgument("a step needs room for at least one token");
-  std::unique_ptr<Model> model(new Model(checkpoint, backend, max_positions));
+  if (communicator != nullptr && communicator->num_ranks() != 1) {
+    return Unimplemented("rank " + std::to_string(communicator->rank()) + " of " +
+                         std::to_string(communicator->num_ranks()) +
+                         ": weights are not divided between ranks; one has the whole model");
+  }
+  std::unique_ptr<Model> model(new Model(checkpoint, backend, max_positions, communicator));
   const ModelConfig& config = model->config_;
   DeviceMemory& memory = backend.memory();
   FATHOM_ASSIGN_OR_RETURN(model->weights_, ModelWeights::Build(checkpoint));

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/communicator.h"
 #include "backend/runs_behind.h"
 #include "backend/step_plan.h"
 #include "base/status.h"
@@ -78,9 +79,12 @@ class Model {
   // `checkpoint` and `backend` must outlive the model. Prepares the backend for steps of up to
   // `max_rows` tokens and sequences of up to `max_positions`. Where the host cannot read the
   // backend's memory, weights are brought there (ModelWeights::MoveTo) as `upload` says.
+  // `communicator` must outlive the model, too; nullptr is a SoleRank, and kUnimplemented is what
+  // more ranks get: weights are not divided yet.
   static Result<std::unique_ptr<Model>> Create(const Checkpoint& checkpoint, Backend& backend,
                                                int max_rows, int64_t max_positions,
-                                               const WeightUpload& upload = {});
+                                               const WeightUpload& upload = {},
+                                               Communicator* communicator = nullptr);
   // What all but weights and the backend's own memory takes of a device then, buffer by buffer.
   static std::vector<int64_t> DeviceBuffers(const ModelConfig& config, int max_rows);
 
@@ -158,10 +162,12 @@ class Model {
                       ForwardObserver* observer = nullptr);
 
  private:
-  Model(const Checkpoint& checkpoint, Backend& backend, int64_t max_positions)
+  Model(const Checkpoint& checkpoint, Backend& backend, int64_t max_positions,
+        Communicator* communicator)
       : config_(checkpoint.config()),
         backend_(backend),
         max_positions_(max_positions),
+        communicator_(communicator == nullptr ? sole_rank_ : *communicator),
         behind_(RunsBehindOf(backend)),
         lanes_(SideLaneOf(backend)) {}
 
@@ -196,6 +202,8 @@ class Model {
   Status HcPreNorm(const HyperConnectionWeights& hc_weights, TensorView<const float> norm,
                    TensorView<const float> hc);
   Status HcPost(TensorView<float> hc);
+  // sublayer_out of all ranks together.
+  Status ReduceSublayer();
   Status CompressorRows(const CompressorWeights& w, bool index_side);
   Status IndexerRows(const IndexerWeights& w);
   Status SelectEntries(int layer, ForwardObserver* observer);
@@ -230,6 +238,8 @@ class Model {
   const ModelConfig config_;
   Backend& backend_;
   const int64_t max_positions_;
+  SoleRank sole_rank_;
+  Communicator& communicator_;
   std::unique_ptr<ModelWeights> weights_;
   std::vector<float> frequencies_plain_, frequencies_compressed_;
   DeviceBuffer frequency_buffer_;  // of both, where the host's are out of the backend's reach

@@ -46,6 +46,7 @@ const std::vector<const char*> kModelOptions = {"--model",
                                                 "--enforce-eager",
                                                 "--cudagraph-capture-sizes",
                                                 "--max-cudagraph-capture-size",
+                                                "--cuda-device",
                                                 "--serial-streams"};
 const std::vector<const char*> kSamplingOptions = {"--temperature",
                                                    "--top-p",
