@@ -27,8 +27,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Kernels on the CPU take a tenth of a second for a row.
-#ifdef FATHOM_CUDA_EMULATED
+// Kernels on the CPU take a tenth of a second for a row, and a sanitizer's build a tenth of that.
+#if defined(FATHOM_CUDA_EMULATED) || defined(__SANITIZE_ADDRESS__)
 constexpr bool kSlow = true;
 constexpr int kNumRequests = 4;
 constexpr int kNumSeeds = 1;
