@@ -24,12 +24,7 @@ struct EngineCore::Job : ScheduledRequest {
 
   // Not chosen next.
   [[nodiscard]] std::span<const TokenId> masked() const {
-    const int64_t before = generated + (pending >= 0 ? 1 : 0);
-    return before >= request.min_tokens ? std::span<const TokenId>() : ends;
-  }
-  // Whether how a token is sampled depends on the ones before.
-  [[nodiscard]] bool samples_by_past() const {
-    return request.constraint != nullptr || sampler->looks_back();
+    return generated >= request.min_tokens ? std::span<const TokenId>() : ends;
   }
 };
 
@@ -310,7 +305,7 @@ bool EngineCore::RunStep() {
     SettleAhead();
     return false;
   }
-  const std::span<const ScheduledRows> rows = scheduler_->Schedule(ahead_ == nullptr);
+  std::span<const ScheduledRows> rows = scheduler_->Schedule(ahead_ == nullptr);
   if (rows.empty() && ahead_ != nullptr) {
     SettleAhead();
     return true;
@@ -327,11 +322,22 @@ bool EngineCore::RunStep() {
   }
   if (stats_observer_) stats_observer_(stats());  // who runs is known before the first token is
   StepUnderWay& step = ahead_ == steps_.data() ? steps_[1] : steps_[0];
-  const Status status = Begin(step, rows);
-  if (!step.ahead || !status.ok()) ++stats_.num_steps;
+  Describe(step, rows);
+  if (!step.ahead && ahead_ != nullptr) {
+    // The host has to know all tokens in front of it; some may end requests that it was to be of.
+    if (!SettleAhead()) return true;
+    rows = scheduler_->rows();
+    if (rows.empty()) return true;
+    Describe(step, rows);
+  }
+  Status status = Begin(step, rows);
   // The device is at this step while the host sees to the one before, whose tokens may end requests
   // of this one: nothing of these comes to light.
   if (!SettleAhead()) return true;
+  if (status.ok() && step.ahead) {
+    status = model_->model().LaunchSampling(BuildSampling(step));
+  }
+  if (!step.ahead || !status.ok()) ++stats_.num_steps;
   if (!status.ok()) {
     FailStep(step, status);
     return true;
@@ -353,12 +359,15 @@ bool EngineCore::RunStep() {
 }
 
 Status EngineCore::Begin(StepUnderWay& step, std::span<const ScheduledRows> rows) {
-  Describe(step, rows);
   FATHOM_RETURN_IF_ERROR(memory_->CarryOut(*manager_));
   const StepPlan& plan = builder_->Build(rows, *manager_);
   step.num_rows = plan.num_rows();
-  const Status status = Compute(step, plan, BuildSampling(step, rows));
-  if (step.ahead) return status;
+  Model& model = model_->model();
+  if (step.ahead) return model.Launch(plan);
+  const StepSampling sampling = BuildSampling(step);
+  const auto num_logits = static_cast<int64_t>(plan.logits_rows.size() - sampling.indices.size());
+  const Status status = model.ForwardAndSample(
+      plan, sampling, {logits_.get(), num_logits, int64_t{info_.vocab_size}});
   Observe(step);
   // First: zeros in place of weights may have caused the other error.
   FATHOM_RETURN_IF_ERROR(checkpoint_.CheckFiles());
@@ -382,20 +391,11 @@ void EngineCore::Describe(StepUnderWay& step, std::span<const ScheduledRows> row
     const bool on_device = r.wants_logits && SamplesOnDevice(job);
     step.logits.push_back({&job, job.computed + r.num_tokens - num_logits, r.num_prompt_logits,
                            r.wants_logits, on_device});
-    // Logits that the host sees to, and tokens that decide how the next one is sampled.
-    if (r.num_prompt_logits > 0 || !on_device || job.samples_by_past()) step.ahead = false;
+    if (r.num_prompt_logits > 0 || !on_device) step.ahead = false;  // the host sees to logits
   }
   step.phase = num_prefill == 0                               ? StepPhase::kDecode
                : num_prefill == static_cast<int>(rows.size()) ? StepPhase::kPrefill
                                                               : StepPhase::kMixed;
-}
-
-Status EngineCore::Compute(StepUnderWay& step, const StepPlan& plan, const StepSampling& sampling) {
-  Model& model = model_->model();
-  if (step.ahead) return model.Launch(plan, sampling);
-  const auto num_logits = static_cast<int64_t>(plan.logits_rows.size() - sampling.indices.size());
-  return model.ForwardAndSample(plan, sampling,
-                                {logits_.get(), num_logits, int64_t{info_.vocab_size}});
 }
 
 void EngineCore::Observe(const StepUnderWay& step) {
@@ -486,27 +486,31 @@ bool EngineCore::SamplesOnDevice(const Job& job) const {
   return model_->backend().samples() && job.request.num_logprobs <= 0;
 }
 
-StepSampling EngineCore::BuildSampling(StepUnderWay& step, std::span<const ScheduledRows> rows) {
+StepSampling EngineCore::BuildSampling(StepUnderWay& step) {
   sampled_indices_.clear();
   sampled_rows_.clear();
   int index = 0;
-  for (const ScheduledRows& r : rows) {
-    index += r.num_prompt_logits;
-    if (!r.wants_logits) continue;
-    const Job& job = static_cast<const Job&>(*r.request);
-    if (SamplesOnDevice(job)) {
-      std::vector<uint64_t>& allowed = sampled_allowed_[sampled_rows_.size()];
-      SampleRow row = job.sampler->RowAt(static_cast<int64_t>(job.tokens.size()), job.masked(),
-                                         job.request.constraint.get(),
-                                         static_cast<size_t>(info_.vocab_size), allowed);
-      row.logprob = job.request.num_logprobs >= 0;
+  for (const StepLogits& of : step.logits) {
+    index += of.num_prompt_rows;
+    if (!of.is_sampled) continue;
+    if (of.on_device) {
+      SampleRow row;
+      row.temperature = 0.0;  // of a request that is gone: any token will do
+      if (of.job != nullptr) {
+        const Job& job = *of.job;
+        std::vector<uint64_t>& allowed = sampled_allowed_[sampled_rows_.size()];
+        row = job.sampler->RowAt(static_cast<int64_t>(job.tokens.size()), job.masked(),
+                                 job.request.constraint.get(),
+                                 static_cast<size_t>(info_.vocab_size), allowed);
+        row.logprob = job.request.num_logprobs >= 0;
+      }
       sampled_rows_.push_back(row);
       sampled_indices_.push_back(index);
     }
     ++index;
   }
   step.tokens.resize(sampled_rows_.size());
-  return {sampled_indices_, sampled_rows_, step.tokens};
+  return {sampled_indices_, sampled_rows_, step.ahead ? std::span<SampledToken>() : step.tokens};
 }
 
 TokenEvent EngineCore::Accept(Job& job, const SampledToken& sampled) {

@@ -109,7 +109,6 @@ class EngineCore {
   // Computes the rows, or begins to where what is sampled of them can come later.
   Status Begin(StepUnderWay& step, std::span<const ScheduledRows> rows);
   void Describe(StepUnderWay& step, std::span<const ScheduledRows> rows);
-  Status Compute(StepUnderWay& step, const StepPlan& plan, const StepSampling& sampling);
   // What the step sampled goes to its requests.
   void Settle(StepUnderWay& step);
   // The same of the one that was begun and not waited for, if there is one.
@@ -117,8 +116,9 @@ class EngineCore {
   bool SettleAhead();
   void Observe(const StepUnderWay& step);
   void TellPromptLogprobs(Job& job, int64_t position, std::span<const float> logits);
-  // Says how the step's rows are sampled that need no logits on the host.
-  StepSampling BuildSampling(StepUnderWay& step, std::span<const ScheduledRows> rows);
+  // Says how the step's rows are sampled that need no logits on the host, when all tokens in front
+  // of them are known.
+  StepSampling BuildSampling(StepUnderWay& step);
   [[nodiscard]] bool SamplesOnDevice(const Job& job) const;
   TokenEvent Sample(Job& job, std::span<float> logits);
   // Of a request whose token was sampled elsewhere.

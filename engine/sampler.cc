@@ -89,7 +89,7 @@ Sampler::Sampler(const SamplingParams& params, uint64_t seed, int vocab_size,
   if (repeats()) tokens.insert(tokens.end(), prompt.begin(), prompt.end());
   std::sort(tokens.begin(), tokens.end());
   tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
-  if (looks_back()) {
+  if (repeats() || counts()) {
     // All that may come, so that a token allocates nothing.
     adjustments_.reserve(static_cast<size_t>(vocab_size));
     generated_.reserve(static_cast<size_t>(vocab_size));
@@ -135,7 +135,7 @@ SampleRow Sampler::RowAt(int64_t position, std::span<const TokenId> masked,
 
 void Sampler::Accept(TokenId token, TokenConstraint* constraint) {
   if (constraint != nullptr) constraint->Accept(token);
-  if (!looks_back()) return;
+  if (!repeats() && !counts()) return;
   const size_t index = AdjustmentOf(token);
   TokenAdjustment& adjustment = adjustments_[index];
   if (repeats()) adjustment.repetition = static_cast<float>(params_.repetition_penalty);

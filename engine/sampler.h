@@ -62,8 +62,6 @@ class Sampler {
                                 TokenConstraint* constraint, size_t vocab_size,
                                 std::vector<uint64_t>& allowed) const;
   void Accept(TokenId token, TokenConstraint* constraint);
-  // Whether RowAt depends on the tokens that were accepted.
-  [[nodiscard]] bool looks_back() const { return repeats() || counts(); }
 
  private:
   [[nodiscard]] bool repeats() const { return params_.repetition_penalty != 1.0; }

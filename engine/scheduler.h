@@ -99,6 +99,8 @@ class Scheduler {
   // `settled`: no request waits for what an earlier step samples; while some do, nothing is done
   // that only shall be where nothing goes on otherwise.
   std::span<const ScheduledRows> Schedule(bool settled = true);
+  // Those of the last Schedule, until the next Commit, without requests that were removed since.
+  [[nodiscard]] std::span<const ScheduledRows> rows() const { return rows_; }
   // The rows of the last Schedule are computed, or will be before anything that comes later; those
   // of requests that were removed meanwhile are nobody's.
   void Commit();

@@ -34,7 +34,7 @@ Status Model::ForwardAndSample(const StepPlan& plan, const StepSampling& samplin
   if (sampling.tokens.size() != sampling.indices.size()) {
     return InvalidArgument("sampling: room for one token of each row needed");
   }
-  FATHOM_RETURN_IF_ERROR(CheckSampling(plan, sampling));
+  FATHOM_RETURN_IF_ERROR(CheckSampling(plan.logits_rows.size(), sampling));
   sampling_ = sampling;
   first_noted_layer_ = 0;
   num_noted_layers_ = config_.num_layers;
@@ -50,27 +50,36 @@ Status Model::EndStep(Status status) {
 }
 
 Status Model::Run(const StepPlan& plan, TensorView<float> logits, ForwardObserver* observer) {
+  if (awaits_sampling_) return InvalidArgument("the step that was launched is not sampled yet");
+  FATHOM_RETURN_IF_ERROR(RunLayers(plan, observer));
+  return TakeWanted(logits);
+}
+
+Status Model::TakeWanted(TensorView<float> logits) {
+  next_wanted_ = 0;
+  next_sampled_ = 0;
+  return has_logits_ ? TakeLogits(wanted_, logits) : Head(wanted_, logits);
+}
+
+Status Model::RunLayers(const StepPlan& plan, ForwardObserver* observer) {
   const auto way =
       graphs_ == nullptr || observer != nullptr ? StepGraphs::Way::kDirect : graphs_->WayOf(plan);
   FATHOM_RETURN_IF_ERROR(BeginStep(plan, way));
   lanes_.BeginStep(rows(), way == StepGraphs::Way::kPieces, /*one_lane=*/observer != nullptr);
-  next_wanted_ = 0;
-  next_sampled_ = 0;
+  has_logits_ = false;
+  wanted_ = plan.logits_rows;
   switch (way) {
     case StepGraphs::Way::kDirect:
-      FATHOM_RETURN_IF_ERROR(RunDirectly(logits, observer));
-      break;
+      return RunDirectly(observer);
     case StepGraphs::Way::kPieces:
-      FATHOM_RETURN_IF_ERROR(RunInPieces(logits));
-      break;
+      return RunInPieces();
     case StepGraphs::Way::kWhole:
-      FATHOM_RETURN_IF_ERROR(RunWhole(plan.logits_rows, logits));
-      break;
+      return RunWhole();
   }
   return OkStatus();
 }
 
-Status Model::RunDirectly(TensorView<float> logits, ForwardObserver* observer) {
+Status Model::RunDirectly(ForwardObserver* observer) {
   FATHOM_RETURN_IF_ERROR(RotateRows());
   FATHOM_RETURN_IF_ERROR(RotateAnchors());
   FATHOM_RETURN_IF_ERROR(Embed());
@@ -83,10 +92,10 @@ Status Model::RunDirectly(TensorView<float> logits, ForwardObserver* observer) {
     }
     if (layer < config_.num_layers) FATHOM_RETURN_IF_ERROR(Block(layer, hc, observer));
   }
-  return Head(step_.logits_rows, logits);
+  return OkStatus();
 }
 
-Status Model::RunInPieces(TensorView<float> logits) {
+Status Model::RunInPieces() {
   const TensorView<float> hc = activations_.hc.First(rows());
   FATHOM_RETURN_IF_ERROR(RotateAnchors());
   for (int layer = 0; layer <= config_.num_layers; ++layer) {
@@ -102,10 +111,10 @@ Status Model::RunInPieces(TensorView<float> logits) {
     FATHOM_RETURN_IF_ERROR(graphs_->Do(layer, piece));
     if (layer < config_.num_layers) FATHOM_RETURN_IF_ERROR(Attend(layer, nullptr));
   }
-  return Head(step_.logits_rows, logits);
+  return OkStatus();
 }
 
-Status Model::RunWhole(std::span<const int> wanted, TensorView<float> logits) {
+Status Model::RunWhole() {
   // Logits of all rows, where a device has room for them: which ones are wanted differs.
   const bool with_head = rows() <= logits_.dim(0);
   const auto step = [&]() -> Status {
@@ -119,7 +128,8 @@ Status Model::RunWhole(std::span<const int> wanted, TensorView<float> logits) {
     return with_head ? DeviceHead(step_.logits_rows, logits_.First(rows())) : OkStatus();
   };
   FATHOM_RETURN_IF_ERROR(graphs_->Do(0, step));
-  return with_head ? TakeLogits(wanted, logits) : Head(wanted, logits);
+  has_logits_ = with_head;
+  return OkStatus();
 }
 
 Status Model::Embed() { return backend_.EmbedExpand(EmbedArgs()); }

@@ -35,22 +35,33 @@ StepPlan Model::WithTokens(const StepPlan& plan) {
   return known;
 }
 
-Status Model::Launch(const StepPlan& plan, const StepSampling& sampling) {
-  FATHOM_RETURN_IF_ERROR(CheckSampling(plan, sampling));
-  if (sampling.indices.size() != plan.logits_rows.size()) {
-    return InvalidArgument("a step whose logits are wanted on the host is not launched ahead");
-  }
+Status Model::Launch(const StepPlan& plan) {
   if (expert_use_ != nullptr) {
     return InvalidArgument("a step whose experts are counted is not launched ahead");
   }
+  if (awaits_sampling_) return InvalidArgument("the step that was launched is not sampled yet");
   if (num_launched_ == kMostLaunched) {
     return InvalidArgument("as many steps as can be are under way");
   }
-  sampling_ = sampling;
+  Status status = RunLayers(plan, nullptr);
+  if (!status.ok()) return EndStep(std::move(status));
+  launched_logits_ = plan.logits_rows.size();
+  awaits_sampling_ = true;
+  return OkStatus();
+}
+
+Status Model::LaunchSampling(const StepSampling& sampling) {
+  if (!awaits_sampling_) return InvalidArgument("no step was launched that is to be sampled");
+  awaits_sampling_ = false;
+  Status status = CheckSampling(launched_logits_, sampling);
+  if (status.ok() && sampling.indices.size() != launched_logits_) {
+    status = InvalidArgument("a launched step's logits are not the host's: all rows are sampled");
+  }
   Launched& step = launched_[static_cast<size_t>(num_launched_)];
   step.num_tokens = sampling.indices.size();
   step.with_logprobs = sampling.wants_logprobs();
-  Status status = Run(plan, {}, nullptr);
+  sampling_ = sampling;
+  if (status.ok()) status = TakeWanted({});
   if (status.ok() && behind_ != nullptr) {
     const auto bytes_of = [&step]<typename T>(TensorView<const T> values) {
       return std::as_bytes(values.First(static_cast<int64_t>(step.num_tokens)).elements());
@@ -103,6 +114,7 @@ Status Model::Collect(std::span<SampledToken> tokens) {
 void Model::DropLaunched() {
   // Errors are those of work that nobody wants.
   static_cast<void>(backend_.Synchronize());
+  awaits_sampling_ = false;
   for (; num_launched_ > 0; --num_launched_) {
     const int receipt = launched_[static_cast<size_t>(num_launched_) - 1].receipt;
     if (behind_ != nullptr) static_cast<void>(behind_->Receive(receipt));

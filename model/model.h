@@ -142,13 +142,16 @@ class Model {
   Status ForwardAndSample(const StepPlan& plan, const StepSampling& sampling,
                           TensorView<float> logits);
 
-  // Begins a step all of whose wanted rows are sampled. On a backend that RunsBehind it is under
-  // way when this returns; elsewhere it is done. Its tokens are Collect's, and those of the step
-  // that was launched last may be token_sources of the next one, launched or not. At most
-  // kMostLaunched are not collected at a time. Errors as ForwardAndSample's, of what is known by
-  // then; the step is not launched then, and nothing is under way. kInvalidArgument also where
-  // experts are counted.
-  Status Launch(const StepPlan& plan, const StepSampling& sampling);
+  // Begins a step all of whose wanted rows are sampled, as LaunchSampling says behind it: no other
+  // step begins before that. On a backend that RunsBehind it is under way when this returns;
+  // elsewhere it is done but for the sampling. kInvalidArgument where experts are counted, else
+  // errors as ForwardAndSample's, of what is known by then; nothing is under way then. `plan` and
+  // what it borrows stay until LaunchSampling.
+  Status Launch(const StepPlan& plan);
+  // How the rows of the step that was launched last are sampled. Its tokens are Collect's, and may
+  // be token_sources of the next step, launched or not. At most kMostLaunched are not collected at
+  // a time. After an error the step is forgotten and nothing is under way.
+  Status LaunchSampling(const StepSampling& sampling);
   static constexpr int kMostLaunched = RunsBehind::kMostReceipts;
   // Waits for the step that was launched first and gives its tokens, as many as it sampled. Errors
   // that a device found by then; the step is done with in any case.
@@ -173,15 +176,18 @@ class Model {
 
   // Memory for logits and tokens where the backend computes them.
   Status AllocateOutputs(int max_rows);
-  Status CheckSampling(const StepPlan& plan, const StepSampling& sampling) const;
+  // `num_logits`: wanted rows of the step.
+  Status CheckSampling(size_t num_logits, const StepSampling& sampling) const;
   Status CheckSources(const StepPlan& plan) const;
   // Ids in place of those that an earlier step sampled, where the host has them.
   StepPlan WithTokens(const StepPlan& plan);
+  // The layers of a step, and what somebody wants of its rows.
   Status Run(const StepPlan& plan, TensorView<float> logits, ForwardObserver* observer);
-  Status RunDirectly(TensorView<float> logits, ForwardObserver* observer);
-  Status RunInPieces(TensorView<float> logits);
-  // `wanted` are the rows whose logits somebody wants.
-  Status RunWhole(std::span<const int> wanted, TensorView<float> logits);
+  Status RunLayers(const StepPlan& plan, ForwardObserver* observer);
+  Status TakeWanted(TensorView<float> logits);
+  Status RunDirectly(ForwardObserver* observer);
+  Status RunInPieces();
+  Status RunWhole();
   Status RunLayer(int layer, const StepPlan& plan, TensorView<float> hc, ForwardObserver* observer);
   // Behind everything that a step called: waits, so that nothing of it is left over.
   Status EndStep(Status status);
@@ -257,7 +263,9 @@ class Model {
   TensorView<float> sampled_logprobs_;
   std::vector<int32_t> host_tokens_;  // copies
   std::vector<float> host_logprobs_;
-  StepSampling sampling_;  // of the step
+  StepSampling sampling_;        // of the step
+  std::span<const int> wanted_;  // its rows whose logits somebody wants,
+  bool has_logits_ = false;      // which are in logits_ with those of all rows
   // Steps that were launched and are not collected, oldest first; their tokens, or the receipts of
   // those that RunsBehind brings.
   struct Launched {
@@ -269,6 +277,8 @@ class Model {
   RunsBehind* const behind_;  // nullptr where the backend does not
   std::array<Launched, kMostLaunched> launched_;
   int num_launched_ = 0;
+  bool awaits_sampling_ = false;    // a step behind those, which LaunchSampling is for,
+  size_t launched_logits_ = 0;      // and how many rows of it are wanted
   std::vector<TokenId> token_ids_;  // of WithTokens
   int64_t next_wanted_ = 0;         // rows that TakeLogits took so far: of all,
   int64_t next_sampled_ = 0;        // and of those that are sampled

@@ -6,7 +6,7 @@
 
 namespace fathom {
 
-Status Model::CheckSampling(const StepPlan& plan, const StepSampling& sampling) const {
+Status Model::CheckSampling(size_t num_logits, const StepSampling& sampling) const {
   const std::span<const int> indices = sampling.indices;
   if (indices.empty()) return OkStatus();
   if (!backend_.samples()) {
@@ -15,7 +15,7 @@ Status Model::CheckSampling(const StepPlan& plan, const StepSampling& sampling) 
   }
   int before = -1;
   for (const int index : indices) {
-    if (index <= before || index >= static_cast<int>(plan.logits_rows.size())) {
+    if (index <= before || index >= static_cast<int>(num_logits)) {
       return InvalidArgument("sampling: rows must be ascending ones of the step's logits");
     }
     before = index;

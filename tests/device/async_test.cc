@@ -69,7 +69,7 @@ class Sink final : public RequestSink {
   }
 };
 
-// The i-th request of a seed: most are of the kind whose steps can begin early, some prevent it.
+// The i-th request of a seed: most are of the kind whose steps begin early, some prevent it.
 GenerateRequest RequestOf(uint64_t seed, int i, int vocab) {
   std::mt19937_64 random(seed * 1000 + static_cast<uint64_t>(i));
   const auto one_in = [&random](uint64_t n) { return random() % n == 0; };
@@ -341,6 +341,27 @@ TEST(AsyncScheduling, BeginsAStepBeforeTheOneBeforeIsReceived) {
   ExpectSame(*sink, *same);
 }
 
+// What a constraint allows and what a penalty takes follows from the token before, which is known
+// when the step is sampled, if not when it begins.
+TEST(AsyncScheduling, HoldsForTokensThatDependOnTheOnesBefore) {
+  GenerateRequest penalised = Plain(4);
+  penalised.sampling.repetition_penalty = 1.5;
+  GenerateRequest constrained = Plain(4);
+  constrained.constraint = std::make_shared<HistoryConstraint>();
+  GenerateRequest ranked = Plain(4);
+  ranked.num_logprobs = 2;
+  const std::pair<GenerateRequest, const char*> cases[] = {
+      {penalised, "bbrbrbrr"}, {constrained, "bbrbrbrr"}, {ranked, "bbbb"}};
+  for (const auto& [request, history] : cases) {
+    BehindBackend* backend = nullptr;
+    const auto core = EngineOn(&backend);
+    const auto sink = Add(*core, 1, request);
+    Drain(*core);
+    EXPECT_EQ(sink->tokens.size(), 4u);
+    EXPECT_EQ(backend->history, history);
+  }
+}
+
 TEST(AsyncScheduling, AnEndThatNobodyForesawCostsOneStep) {
   BehindBackend* backend = nullptr;
   const auto core = EngineOn(&backend);
@@ -422,29 +443,46 @@ TEST(Launch, RefusesWhatItCannotDo) {
     EXPECT_THAT(status.message(), HasSubstr(what));
   };
   refused(model.Collect(tokens), "no step");
-  refused(model.Launch(step.plan, {one, std::span(rows).first(1), {}}), "on the host");
+  refused(model.LaunchSampling({all, rows, {}}), "no step");
   // Nothing has been launched that rows could be of.
   const TokenSource from_nothing[] = {{0, 0}};
   step.plan.token_sources = from_nothing;
-  refused(model.Launch(step.plan, {all, rows, {}}), "token_sources");
+  refused(model.Launch(step.plan), "token_sources");
   step.plan.token_sources = {};
-  ASSERT_TRUE(model.Launch(step.plan, {all, rows, {}}).ok());
+  // A row whose logits would be the host's, and settings that are none.
+  ASSERT_TRUE(model.Launch(step.plan).ok());
+  refused(model.LaunchSampling({one, std::span(rows).first(1), {}}), "all rows are sampled");
+  ASSERT_TRUE(model.Launch(step.plan).ok());
+  std::vector<SampleRow> wrong = rows;
+  wrong[1].top_p = 2.0;
+  refused(model.LaunchSampling({all, wrong, {}}), "top_p");
+  EXPECT_EQ(model.num_launched(), 0);
+
+  ASSERT_TRUE(model.Launch(step.plan).ok());
+  refused(model.Launch(step.plan), "not sampled yet");
+  std::vector<float> logits(2 * static_cast<size_t>(step.vocab()));
+  refused(model.Forward(step.plan, {logits.data(), 2, step.vocab()}), "not sampled yet");
+  ASSERT_TRUE(model.LaunchSampling({all, rows, {}}).ok());
   for (const TokenSource source : {TokenSource{8, 0}, {-1, 0}, {0, 2}, {0, -1}}) {
     step.plan.token_sources = {&source, 1};
-    refused(model.Launch(step.plan, {all, rows, {}}), "token_sources");
+    refused(model.Launch(step.plan), "token_sources");
   }
   const TokenSource sources[] = {{0, 1}, {5, 0}};
   step.plan.token_sources = sources;
-  ASSERT_TRUE(model.Launch(step.plan, {all, rows, {}}).ok());
+  ASSERT_TRUE(model.Launch(step.plan).ok());
+  ASSERT_TRUE(model.LaunchSampling({all, rows, {}}).ok());
   EXPECT_EQ(model.num_launched(), 2);
-  refused(model.Launch(step.plan, {all, rows, {}}), "under way");
+  refused(model.Launch(step.plan), "under way");
   refused(model.Collect(std::span(tokens).first(1)), "room for 1");
   ASSERT_TRUE(model.Collect(tokens).ok());
   EXPECT_EQ(model.num_launched(), 0);
 
-  ASSERT_TRUE(model.CountExpertUse().ok());
   step.plan.token_sources = {};
-  refused(model.Launch(step.plan, {all, rows, {}}), "counted");
+  ASSERT_TRUE(model.Launch(step.plan).ok());
+  model.DropLaunched();
+  ASSERT_TRUE(model.Forward(step.plan, {logits.data(), 2, step.vocab()}).ok());
+  ASSERT_TRUE(model.CountExpertUse().ok());
+  refused(model.Launch(step.plan), "counted");
 }
 
 #endif
