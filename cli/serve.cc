@@ -228,7 +228,8 @@ Result<Served> LoadReplay(const ServeOptions& o, const ModelLocation& location,
                            "--cudagraph-capture-sizes",
                            "--max-cudagraph-capture-size",
                            "--serial-streams",
-                           "--cuda-device"}) {
+                           "--cuda-device",
+                           "--async-scheduling"}) {
     const CLI::Option* option = command.get_option_no_throw(name);
     if (option != nullptr && option->count() > 0) {
       spdlog::warn("{} has no effect: --replay computes nothing", name);

@@ -339,6 +339,8 @@ bool EngineCore::RunStep() {
   }
   if (!step.ahead || !status.ok()) ++stats_.num_steps;
   if (!status.ok()) {
+    // First: zeros in place of weights may have caused the other error.
+    if (Status files = checkpoint_.CheckFiles(); !files.ok()) status = std::move(files);
     FailStep(step, status);
     return true;
   }
@@ -369,9 +371,8 @@ Status EngineCore::Begin(StepUnderWay& step, std::span<const ScheduledRows> rows
   const Status status = model.ForwardAndSample(
       plan, sampling, {logits_.get(), num_logits, int64_t{info_.vocab_size}});
   Observe(step);
-  // First: zeros in place of weights may have caused the other error.
-  FATHOM_RETURN_IF_ERROR(checkpoint_.CheckFiles());
-  return status;
+  FATHOM_RETURN_IF_ERROR(status);
+  return checkpoint_.CheckFiles();
 }
 
 void EngineCore::Describe(StepUnderWay& step, std::span<const ScheduledRows> rows) {

@@ -58,6 +58,7 @@ Status Model::Run(const StepPlan& plan, TensorView<float> logits, ForwardObserve
 Status Model::TakeWanted(TensorView<float> logits) {
   next_wanted_ = 0;
   next_sampled_ = 0;
+  keeps_tokens_ = false;
   return has_logits_ ? TakeLogits(wanted_, logits) : Head(wanted_, logits);
 }
 
@@ -182,6 +183,7 @@ Status Model::ForwardLayer(int layer, const StepPlan& plan, TensorView<float> hc
 
 Status Model::RunLayer(int layer, const StepPlan& plan, TensorView<float> hc,
                        ForwardObserver* observer) {
+  if (awaits_sampling_) return InvalidArgument("the step that was launched is not sampled yet");
   FATHOM_RETURN_IF_ERROR(BeginStep(plan, StepGraphs::Way::kDirect));
   lanes_.BeginStep(rows(), /*pieces=*/false, /*one_lane=*/observer != nullptr);
   FATHOM_RETURN_IF_ERROR(RotateRows());

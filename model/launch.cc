@@ -9,8 +9,10 @@
 namespace fathom {
 
 Status Model::CheckSources(const StepPlan& plan) const {
-  const size_t num_sampled =
-      num_launched_ == 0 ? 0 : launched_[static_cast<size_t>(num_launched_) - 1].num_tokens;
+  // Of the last step, if it was launched: others sample to the same place.
+  const size_t num_sampled = num_launched_ == 0 || !keeps_tokens_
+                                 ? 0
+                                 : launched_[static_cast<size_t>(num_launched_) - 1].num_tokens;
   for (const TokenSource& source : plan.token_sources) {
     if (source.row < 0 || source.row >= plan.num_rows() || source.sampled < 0 ||
         static_cast<size_t>(source.sampled) >= num_sampled) {
@@ -73,6 +75,7 @@ Status Model::LaunchSampling(const StepSampling& sampling) {
     if (receipt.ok()) {
       step.receipt = *receipt;
       ++num_launched_;
+      keeps_tokens_ = true;
       return OkStatus();
     }
     status = receipt.status();
@@ -83,6 +86,7 @@ Status Model::LaunchSampling(const StepSampling& sampling) {
   }
   FATHOM_RETURN_IF_ERROR(EndStep(std::move(status)));
   ++num_launched_;
+  keeps_tokens_ = true;
   return OkStatus();
 }
 

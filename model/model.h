@@ -145,12 +145,12 @@ class Model {
   // Begins a step all of whose wanted rows are sampled, as LaunchSampling says behind it: no other
   // step begins before that. On a backend that RunsBehind it is under way when this returns;
   // elsewhere it is done but for the sampling. kInvalidArgument where experts are counted, else
-  // errors as ForwardAndSample's, of what is known by then; nothing is under way then. `plan` and
-  // what it borrows stay until LaunchSampling.
+  // errors as ForwardAndSample's, of what is known by then; the step is not launched then, and
+  // earlier ones remain to be collected. `plan` and what it borrows stay until LaunchSampling.
   Status Launch(const StepPlan& plan);
   // How the rows of the step that was launched last are sampled. Its tokens are Collect's, and may
   // be token_sources of the next step, launched or not. At most kMostLaunched are not collected at
-  // a time. After an error the step is forgotten and nothing is under way.
+  // a time. After an error the step is forgotten; earlier ones remain to be collected.
   Status LaunchSampling(const StepSampling& sampling);
   static constexpr int kMostLaunched = RunsBehind::kMostReceipts;
   // Waits for the step that was launched first and gives its tokens, as many as it sampled. Errors
@@ -279,6 +279,7 @@ class Model {
   int num_launched_ = 0;
   bool awaits_sampling_ = false;    // a step behind those, which LaunchSampling is for,
   size_t launched_logits_ = 0;      // and how many rows of it are wanted
+  bool keeps_tokens_ = false;       // sampled_tokens_ are those of the step launched last
   std::vector<TokenId> token_ids_;  // of WithTokens
   int64_t next_wanted_ = 0;         // rows that TakeLogits took so far: of all,
   int64_t next_sampled_ = 0;        // and of those that are sampled

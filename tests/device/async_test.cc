@@ -299,7 +299,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, Async, testing::ValuesIn(Subjects()), NameOf)
 
 #ifndef FATHOM_ASYNC_ON_CUDA
 
-std::unique_ptr<EngineCore> EngineOn(BehindBackend** made, std::optional<bool> async = {}) {
+std::unique_ptr<EngineCore> EngineOn(BehindBackend** made, std::optional<bool> async = {},
+                                     int max_num_seqs = 5) {
   Subject subject;
   subject.make = [made] {
     auto backend = std::make_unique<BehindBackend>(Numerics::kOfficial);
@@ -308,6 +309,7 @@ std::unique_ptr<EngineCore> EngineOn(BehindBackend** made, std::optional<bool> a
   };
   LocalEngineOptions options = Options(subject, true);
   options.async_scheduling = async;
+  options.max_num_seqs = max_num_seqs;
   return Engine(options);
 }
 
@@ -380,10 +382,11 @@ TEST(AsyncScheduling, AnEndThatNobodyForesawCostsOneStep) {
 // wrote is found by later ones.
 TEST(AsyncScheduling, AFailureThatComesToLightLater) {
   BehindBackend* backend = nullptr;
-  const auto core = EngineOn(&backend);
+  const auto core = EngineOn(&backend, {}, /*max_num_seqs=*/2);
   const int vocab = core->info().vocab_size;
   const auto first = Add(*core, 1, Plain(9));
   const auto second = Add(*core, 2, Plain(9, 6));
+  const auto waiting = Add(*core, 5, Plain(3, 7));
   core->Step();
   core->Step();
   EXPECT_EQ(first->tokens.size(), 1u);
@@ -395,6 +398,7 @@ TEST(AsyncScheduling, AFailureThatComesToLightLater) {
     EXPECT_THAT(sink->finish.error.message(), HasSubstr("broke down"));
     EXPECT_EQ(sink->tokens.size(), 1u);
   }
+  EXPECT_FALSE(waiting->finished);
   Drain(*core);
   const auto got = Add(*core, 3, RequestOf(1, 2, vocab));
   const auto prompt_again = Add(*core, 4, Plain(9));
@@ -407,6 +411,64 @@ TEST(AsyncScheduling, AFailureThatComesToLightLater) {
   Drain(*plain);
   ExpectSame(*got, *want);
   ExpectSame(*prompt_again, *want_again);
+  const auto want_waiting = Add(*plain, 5, Plain(3, 7));
+  Drain(*plain);
+  ExpectSame(*waiting, *want_waiting);
+}
+
+// The one before is fine, and so are those of its requests that are not in the one that failed.
+TEST(AsyncScheduling, AStepThatFailsBehindOneThatDoesNot) {
+  BehindBackend* backend = nullptr;
+  const auto core = EngineOn(&backend);
+  const auto both = Add(*core, 1, Plain(9));
+  const auto before = Add(*core, 2, Plain(1, 6));
+  core->Step();
+  backend->fail_begin_receive = Internal("nothing comes back");
+  core->Step();
+  EXPECT_EQ(before->finish.reason, FinishReason::kLength);
+  EXPECT_EQ(before->tokens.size(), 1u);
+  EXPECT_EQ(both->finish.reason, FinishReason::kError);
+  EXPECT_THAT(both->finish.error.message(), HasSubstr("nothing comes back"));
+  EXPECT_EQ(both->tokens.size(), 1u);
+  EXPECT_TRUE(core->idle());
+  const auto later = Add(*core, 3, Plain(4));
+  Drain(*core);
+  EXPECT_EQ(later->finish.reason, FinishReason::kLength);
+  EXPECT_THAT(later->tokens, testing::Contains(both->tokens.front()));
+}
+
+// Requests lose their memory while a token of theirs is on its way: answers that outgrow what they
+// were admitted into.
+TEST(AsyncScheduling, MemoryThatRunsOutMeanwhile) {
+  if (kSlow) GTEST_SKIP() << "many steps";
+  constexpr int kCount = 16;
+  LocalEngineOptions options;
+  options.backend = "reference";
+  options.async_scheduling = false;
+  options.max_model_len = 256;
+  options.max_num_seqs = kCount;
+  options.cache_budget.bytes = int64_t{64} << 20;
+  const auto plain = Engine(options);
+  ASSERT_NE(plain, nullptr);
+  const CachePlanner& planner = plain->cache().planner();
+  options.async_scheduling = true;
+  options.cache_budget.bytes = planner.BytesFor(1, 256) + planner.slab_bytes();
+  const auto small = Engine(options);
+  ASSERT_NE(small, nullptr);
+  std::vector<std::shared_ptr<Sink>> got, want;
+  for (int i = 0; i < kCount; ++i) {
+    // Admitted with a block or two of each class, they end with the windows' many.
+    GenerateRequest request = Plain(70 + i, static_cast<TokenId>(20 + i));
+    request.num_logprobs = 0;
+    request.ignore_eos = true;
+    got.push_back(Add(*small, i, request));
+    // Of some: more would take longer than they are worth.
+    if (i % 4 == 0) want.push_back(Add(*plain, i, request));
+  }
+  Drain(*small);
+  Drain(*plain);
+  EXPECT_GT(small->stats().num_preemptions, 0);
+  for (size_t i = 0; i < want.size(); ++i) ExpectSame(*got[4 * i], *want[i]);
 }
 
 TEST(AsyncScheduling, IsRefusedWhereItCannotBe) {

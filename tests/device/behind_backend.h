@@ -33,6 +33,7 @@ class BehindBackend final : public GuardedBackend, public RunsBehind {
   }
   Result<int> BeginReceive(std::span<const std::byte> first,
                            std::span<const std::byte> second) override {
+    FATHOM_RETURN_IF_ERROR(std::exchange(fail_begin_receive, OkStatus()));
     for (size_t i = 0; i < receipts_.size(); ++i) {
       if (receipts_[i].under_way) continue;
       receipts_[i].under_way = true;
@@ -56,7 +57,7 @@ class BehindBackend final : public GuardedBackend, public RunsBehind {
 
   std::string history;  // 'b' for a step begun, 'r' for results received
   int num_placed = 0;
-  Status fail_receive;  // of the next Receive
+  Status fail_receive, fail_begin_receive;  // of the next one
 
  private:
   struct Receipt {

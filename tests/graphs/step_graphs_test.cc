@@ -1,8 +1,8 @@
 // Steps that a GPU records and does again, and steps with two lanes, give the bits of steps that it
 // was asked for one by one in one: at every size, filled up or not, in every mode, with prompts and
 // decoding sequences together, while sequences grow over the ends of entries, pages and windows. On
-// a GPU, and in the build that runs the kernels on the CPU (backend/cuda/emulation), there in all
-// orders that the lanes leave.
+// a GPU, and in the build that runs the kernels on the CPU (backend/cuda/emulation), there in
+// several of the orders that the lanes leave.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
