@@ -24,12 +24,20 @@ Status CheckLanes(Backend& backend, const ModelBenchOptions& o) {
 
 Status BenchLanes(Model& model, const ModelBenchOptions& o, Report& report) {
   FATHOM_RETURN_IF_ERROR(CheckLanes(model.backend(), o));
+  if (SideLaneOf(model.backend())->side_lane_rows() == 0) {
+    return InvalidArgument("--parts streams: steps of --max-num-batched-tokens " +
+                           std::to_string(model.max_rows()) + " leave a second stream no rows");
+  }
   const auto measure = [&](bool serial) -> Result<std::vector<Spread>> {
     model.SerialiseStreams(serial);
-    if (RecordingOf(model.backend()) != nullptr) {
-      FATHOM_RETURN_IF_ERROR(model.RecordSteps(o.engine.graphs.value_or(GraphOptions())));
+    if (RecordingOf(model.backend()) == nullptr) return AnswerSpeeds(model, o.lane_contexts, o);
+    const GraphOptions graphs = o.engine.graphs.value_or(GraphOptions());
+    FATHOM_RETURN_IF_ERROR(model.RecordSteps(graphs));
+    FATHOM_ASSIGN_OR_RETURN(std::vector<Spread> speeds, AnswerSpeeds(model, o.lane_contexts, o));
+    if (model.graphs()->mode() != graphs.mode) {
+      return OutOfMemory("--parts streams: no room for recorded steps; --enforce-eager");
     }
-    return AnswerSpeeds(model, o.lane_contexts, o);
+    return speeds;
   };
   FATHOM_ASSIGN_OR_RETURN(const std::vector<Spread> serial, measure(true));
   FATHOM_ASSIGN_OR_RETURN(const std::vector<Spread> lanes, measure(false));

@@ -18,13 +18,14 @@ class CountingLanes final : public GuardedBackend, public SideLane {
  public:
   CountingLanes() : GuardedBackend(Numerics::kOfficial) {}
 
-  [[nodiscard]] int side_lane_rows() const override { return 4; }
+  [[nodiscard]] int side_lane_rows() const override { return rows; }
   Status UseLane(Lane /*lane*/) override { return OkStatus(); }
   Status Signal(int /*event*/) override { return OkStatus(); }
   Status Await(int event) override {
     awaited += event == 0 ? 1 : 0;
     return OkStatus();
   }
+  int rows = 4;
   int awaited = 0;
 };
 
@@ -61,6 +62,18 @@ TEST(LanesBench, SetsTwoLanesAgainstOne) {
   ASSERT_EQ(table.rows.size(), 1U);
   EXPECT_EQ(table.rows[0].size(), table.columns.size());
   EXPECT_GT(std::get<double>(table.rows[0][4]), 0.0);
+}
+
+TEST(LanesBench, ALaneWithoutRowsIsRefused) {
+  auto checkpoint = Checkpoint::Open(FATHOM_SOURCE_DIR "/models/fathom-nano");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
+  CountingLanes backend;
+  backend.rows = 0;
+  const auto model = Model::Create(*checkpoint, backend, 4, 16);
+  ASSERT_TRUE(model.ok()) << model.status().ToString();
+  Report report;
+  EXPECT_THAT(BenchLanes(**model, Small(), report).message(),
+              HasSubstr("--max-num-batched-tokens 4 leave a second stream no rows"));
 }
 
 TEST(LanesBench, WithoutTwoLanesThereIsNothingToCompare) {

@@ -47,7 +47,6 @@ Status Model::Launch(const StepPlan& plan) {
   }
   Status status = RunLayers(plan, nullptr);
   if (!status.ok()) return EndStep(std::move(status));
-  launched_logits_ = plan.logits_rows.size();
   awaits_sampling_ = true;
   return OkStatus();
 }
@@ -55,8 +54,8 @@ Status Model::Launch(const StepPlan& plan) {
 Status Model::LaunchSampling(const StepSampling& sampling) {
   if (!awaits_sampling_) return InvalidArgument("no step was launched that is to be sampled");
   awaits_sampling_ = false;
-  Status status = CheckSampling(launched_logits_, sampling);
-  if (status.ok() && sampling.indices.size() != launched_logits_) {
+  Status status = CheckSampling(wanted_.size(), sampling);
+  if (status.ok() && sampling.indices.size() != wanted_.size()) {
     status = InvalidArgument("a launched step's logits are not the host's: all rows are sampled");
   }
   Launched& step = launched_[static_cast<size_t>(num_launched_)];
@@ -95,23 +94,27 @@ Status Model::Collect(std::span<SampledToken> tokens) {
   // Its place is free from here on.
   std::rotate(launched_.begin(), launched_.begin() + 1, launched_.end());
   --num_launched_;
-  Launched& step = launched_.back();
+  const Launched& step = launched_.back();
   const size_t n = step.num_tokens;
+  std::span<const std::byte> bytes;
   if (behind_ != nullptr) {
-    FATHOM_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, behind_->Receive(step.receipt));
-    step.tokens.assign(n, SampledToken());
-    const std::byte* const logprobs = bytes.data() + n * sizeof(int32_t);
-    for (size_t i = 0; i < n; ++i) {
-      std::memcpy(&step.tokens[i].token, bytes.data() + i * sizeof(int32_t), sizeof(int32_t));
-      if (!step.with_logprobs) continue;
-      std::memcpy(&step.tokens[i].logprob, logprobs + i * sizeof(float), sizeof(float));
-    }
+    FATHOM_ASSIGN_OR_RETURN(bytes, behind_->Receive(step.receipt));
   }
   if (tokens.size() != n) {
     return InvalidArgument("room for " + std::to_string(tokens.size()) + " tokens of a step of " +
                            std::to_string(n));
   }
-  std::copy(step.tokens.begin(), step.tokens.end(), tokens.begin());
+  if (behind_ == nullptr) {
+    std::copy(step.tokens.begin(), step.tokens.end(), tokens.begin());
+    return OkStatus();
+  }
+  const std::byte* const logprobs = bytes.data() + n * sizeof(int32_t);
+  for (size_t i = 0; i < n; ++i) {
+    tokens[i] = {};
+    std::memcpy(&tokens[i].token, bytes.data() + i * sizeof(int32_t), sizeof(int32_t));
+    if (!step.with_logprobs) continue;
+    std::memcpy(&tokens[i].logprob, logprobs + i * sizeof(float), sizeof(float));
+  }
   return OkStatus();
 }
 

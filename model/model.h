@@ -54,7 +54,7 @@ struct SampledToken {
 struct StepSampling {
   std::span<const int> indices;     // into StepPlan::logits_rows, ascending
   std::span<const SampleRow> rows;  // how, for each
-  std::span<SampledToken> tokens;   // of each, written; none with Launch
+  std::span<SampledToken> tokens;   // of each, written; none with LaunchSampling
 
   [[nodiscard]] bool wants_logprobs() const {
     return std::any_of(rows.begin(), rows.end(), [](const SampleRow& row) { return row.logprob; });
@@ -277,8 +277,7 @@ class Model {
   RunsBehind* const behind_;  // nullptr where the backend does not
   std::array<Launched, kMostLaunched> launched_;
   int num_launched_ = 0;
-  bool awaits_sampling_ = false;    // a step behind those, which LaunchSampling is for,
-  size_t launched_logits_ = 0;      // and how many rows of it are wanted
+  bool awaits_sampling_ = false;    // a step behind those, which LaunchSampling is for
   bool keeps_tokens_ = false;       // sampled_tokens_ are those of the step launched last
   std::vector<TokenId> token_ids_;  // of WithTokens
   int64_t next_wanted_ = 0;         // rows that TakeLogits took so far: of all,

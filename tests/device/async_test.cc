@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <functional>
 #include <memory>
 #include <random>
@@ -15,6 +14,7 @@
 #include "engine/engine_core.h"
 #include "engine/test_constraints.h"
 #include "tests/device/planned_step.h"
+#include "tests/device/sink.h"
 #ifdef FATHOM_ASYNC_ON_CUDA
 #include "backend/cuda/cuda_backend.h"
 #include "tests/gpu.h"
@@ -39,35 +39,6 @@ constexpr int kNumRequests = 10;
 constexpr int kNumSeeds = 2;
 constexpr int kMostTokens = 40;
 #endif
-
-class Sink final : public RequestSink {
- public:
-  void OnPromptLogprobs(std::span<const TokenEvent> events) override {
-    for (const TokenEvent& event : events) Add(event);
-  }
-  void OnToken(const TokenEvent& event) override {
-    tokens.push_back(event.token);
-    Add(event);
-  }
-  void OnFinish(const FinishEvent& event) override {
-    finish = event;
-    finished = true;
-  }
-  std::vector<TokenId> tokens;
-  std::vector<int64_t> seen;  // ids, and bits of log-probabilities
-  FinishEvent finish;
-  bool finished = false;
-
- private:
-  void Add(const TokenEvent& event) {
-    seen.push_back(event.token);
-    seen.push_back(std::bit_cast<int32_t>(event.logprob));
-    for (const TokenLogprob& top : event.top) {
-      seen.push_back(top.token);
-      seen.push_back(std::bit_cast<int32_t>(top.logprob));
-    }
-  }
-};
 
 // The i-th request of a seed: most are of the kind whose steps begin early, some prevent it.
 GenerateRequest RequestOf(uint64_t seed, int i, int vocab) {

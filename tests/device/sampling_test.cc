@@ -13,6 +13,7 @@
 #include "engine/test_constraints.h"
 #include "tests/device/guarded_backend.h"
 #include "tests/device/planned_step.h"
+#include "tests/device/sink.h"
 
 namespace fathom {
 namespace {
@@ -125,31 +126,6 @@ TEST(ForwardAndSample, RefusesWhatIsNotOfTheStep) {
       StatusCode::kUnimplemented);
 }
 
-class Recorder final : public RequestSink {
- public:
-  void OnPromptLogprobs(std::span<const TokenEvent> events) override {
-    for (const TokenEvent& event : events) Add(event);
-  }
-  void OnToken(const TokenEvent& event) override { Add(event); }
-  void OnFinish(const FinishEvent& event) override {
-    finish = event;
-    finished = true;
-  }
-  std::vector<int64_t> seen;  // ids, and bits of log-probabilities
-  FinishEvent finish;
-  bool finished = false;
-
- private:
-  void Add(const TokenEvent& event) {
-    seen.push_back(event.token);
-    seen.push_back(std::bit_cast<int32_t>(event.logprob));
-    for (const TokenLogprob& top : event.top) {
-      seen.push_back(top.token);
-      seen.push_back(std::bit_cast<int32_t>(top.logprob));
-    }
-  }
-};
-
 std::vector<GenerateRequest> Requests(int vocab) {
   std::vector<GenerateRequest> requests;
   for (int i = 0; i < 12; ++i) {
@@ -192,13 +168,13 @@ LocalEngineOptions Options(AnyBackend** made) {
 }
 
 template <typename AnyBackend>
-std::vector<std::shared_ptr<Recorder>> Answers() {
+std::vector<std::shared_ptr<Sink>> Answers() {
   AnyBackend* backend = nullptr;
   auto core = EngineCore::Create(TinyA(), {1}, Options(&backend));
   EXPECT_TRUE(core.ok()) << core.status().ToString();
-  std::vector<std::shared_ptr<Recorder>> sinks;
+  std::vector<std::shared_ptr<Sink>> sinks;
   for (GenerateRequest& request : Requests((*core)->info().vocab_size)) {
-    sinks.push_back(std::make_shared<Recorder>());
+    sinks.push_back(std::make_shared<Sink>());
     auto job =
         (*core)->Prepare(static_cast<RequestId>(sinks.size()), std::move(request), sinks.back());
     EXPECT_TRUE(job.ok()) << job.status().ToString();
@@ -235,7 +211,7 @@ TEST(EngineSampling, LogitsStayWhereTheyAreUnlessTheyAreAskedFor) {
       request.prompt = {3, 5, static_cast<TokenId>(id)};
       request.max_tokens = 4;
       request.num_logprobs = num_logprobs;
-      auto job = (*core)->Prepare(id, std::move(request), std::make_shared<Recorder>());
+      auto job = (*core)->Prepare(id, std::move(request), std::make_shared<Sink>());
       EXPECT_TRUE(job.ok());
       (*core)->Add(std::move(job).value());
     }
