@@ -35,9 +35,8 @@ __device__ float ScoreOfRow(const CompressRows& a, int64_t row, Position positio
          a.ape[int64_t{position % a.ratio} * a.coff_width + channel];
 }
 
-// A block per row of the step: [K | S + ape], where the table has a block for it.
-__global__ void __launch_bounds__(kBlock) StateRowKernel(CompressRows a) {
-  const int64_t row = blockIdx.x;
+// A row of the step: [K | S + ape], where the table has a block for it. A block's work.
+__device__ void StoreStateRow(const CompressRows& a, int64_t row) {
   const RowOfStep where = a.plan.rows[row];
   if (where.sequence < 0) return;
   const BlockTable& table = a.state_tables[where.sequence];
@@ -92,7 +91,37 @@ __device__ float ScoreOf(const Item& item, int c) {
   return item.ape == nullptr ? score : score + item.ape[c];
 }
 
+// Items of two windows of ratio 4, whose values stay in registers.
+constexpr int kFewItems = 8;
+
 // Softmax over the items' scores and weighted sum of their K values, one channel.
+__device__ float PoolFew(const Item* items, int size, int c) {
+  float value[kFewItems], k[kFewItems];
+  float max = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < kFewItems; ++i) {
+    if (i >= size) continue;
+    value[i] = ScoreOf(items[i], c);
+    k[i] = LoadF32(items[i].k + 4 * c);
+  }
+#pragma unroll
+  for (int i = 0; i < kFewItems; ++i) {
+    if (i < size) max = fmaxf(max, value[i]);
+  }
+  float den = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kFewItems; ++i) {
+    if (i < size) den += value[i] = ExpOnce(value[i] - max);
+  }
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kFewItems; ++i) {
+    if (i < size) sum += k[i] * (value[i] / den);
+  }
+  return sum;
+}
+
+// The same for any number of items.
 __device__ float Pool(const Item* items, int size, int c) {
   float max = -INFINITY;
 #pragma unroll 8
@@ -164,17 +193,23 @@ __global__ void __launch_bounds__(kBlock)
   out[int64_t{blockIdx.x} * a.width + c] = sum;
 }
 
-// A block per ending entry; the i-th has the i-th row of anchor_cos_sin. `pooled` is PoolKernel's,
-// or null: pooled here.
-__global__ void __launch_bounds__(kBlock)
-    EntryKernel(CompressRows a, const EndingEntry* entries, const float* pooled,
-                unsigned long long* inexact) {
+// Where entries come from and what is counted of them.
+struct Entries {
+  const EndingEntry* ending;
+  unsigned count;
+  const float* pooled;          // PoolKernel's; null: pooled with them
+  unsigned long long* inexact;  // entries that their format could not keep
+};
+
+// Ending entry `at`, which has that row of anchor_cos_sin: a block's work.
+__device__ void InsertEntry(const CompressRows& a, const Entries& all, unsigned at) {
   auto* const work = SharedMemory<double>();  // [width], then as many floats
   __shared__ double sums[kWarps];
   __shared__ float group[kE2m1Group];
   __shared__ Item items[kMaxItems];
   auto* entry = reinterpret_cast<float*>(work + a.width);
-  const EndingEntry where = entries[blockIdx.x];
+  const float* const pooled = all.pooled;
+  const EndingEntry where = all.ending[at];
   if (where.sequence < 0) return;
   const int thread = static_cast<int>(threadIdx.x);
   const Window window = {a, a.plan.sequences[where.sequence], a.state_tables[where.sequence],
@@ -183,9 +218,11 @@ __global__ void __launch_bounds__(kBlock)
   if (pooled == nullptr && thread < window.size()) items[thread] = window.At(thread);
   __syncthreads();
   double squares = 0.0;
+  const int size = window.size();
   for (int c = thread; c < a.width; c += kBlock) {
-    entry[c] = RoundBf16(pooled == nullptr ? Pool(items, window.size(), c)
-                                           : pooled[int64_t{blockIdx.x} * a.width + c]);
+    entry[c] = RoundBf16(pooled != nullptr   ? pooled[int64_t{at} * a.width + c]
+                         : size <= kFewItems ? PoolFew(items, size, c)
+                                             : Pool(items, size, c));
     squares += static_cast<double>(entry[c]) * static_cast<double>(entry[c]);
   }
   const float inverse = InverseRms(BlockSum(squares, sums), a.width, a.norm_eps);
@@ -195,7 +232,7 @@ __global__ void __launch_bounds__(kBlock)
   __syncthreads();
   for (int k = thread; k < a.pairs; k += kBlock) {
     RotatePair(entry + a.width - 2 * a.pairs + 2 * k,
-               a.anchor_cos_sin + (int64_t{blockIdx.x} * a.pairs + k) * 2, 1.0f);
+               a.anchor_cos_sin + (int64_t{at} * a.pairs + k) * 2, 1.0f);
   }
   __syncthreads();
   const EntryRef ref = Locate(a.out, a.out_tables[where.sequence], where.entry);
@@ -206,7 +243,18 @@ __global__ void __launch_bounds__(kBlock)
   Hadamard(entry, work, a.width);
   if (WarpIndex() != 0) return;
   const bool exact = StoreIndexKey(a.out.format, ref, entry, group);
-  if (!exact && Lane() == 0) atomicAdd(inexact, 1ULL);
+  if (!exact && Lane() == 0) atomicAdd(all.inexact, 1ULL);
+}
+
+// Blocks of entries in front, since they take longer than the blocks of rows behind them. Entries
+// read the step's rows where they came from and earlier ones from pages that this step does not
+// write: one launch in place of two.
+__global__ void __launch_bounds__(kBlock) RowsAndEntriesKernel(CompressRows a, Entries entries) {
+  if (blockIdx.x < entries.count) {
+    InsertEntry(a, entries, blockIdx.x);
+  } else {
+    StoreStateRow(a, blockIdx.x - entries.count);
+  }
 }
 
 }  // namespace
@@ -242,14 +290,10 @@ Status CudaBackend::DoCompressInsert(const CompressInsertArgs& args) {
                                    plan.TablesFor(args.state_kind),
                                    plan.TablesFor(args.out_kind)};
   const cuda::Lanes::Room lane = state.lanes.room();
-  cuda::Launch(cuda::StateRowKernel, static_cast<unsigned>(n), cuda::kBlock, 0, lane.stream, rows);
-  FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("compress_insert: rows"));
-
   const cuda::EndingList& ending = plan.ending[AnchorsOf(args.ratio)];
-  if (ending.count == 0) return OkStatus();
   // Windows of ratio 128 are worth a kernel of their own, whose results go through scratch memory.
   const int64_t room = lane.rows * int64_t{state.limits.max_cols} / width;
-  const bool many_items = args.ratio == 128 && ending.count <= room;
+  const bool many_items = args.ratio == 128 && ending.count > 0 && ending.count <= room;
   float* const pooled = many_items ? lane.inputs : nullptr;
   if (many_items) {
     cuda::Launch(
@@ -258,10 +302,12 @@ Status CudaBackend::DoCompressInsert(const CompressInsertArgs& args) {
         cuda::kBlock, 0, lane.stream, rows, ending.entries, pooled);
     FATHOM_RETURN_IF_ERROR(cuda::LaunchStatus("compress_insert: windows"));
   }
-  cuda::Launch(cuda::EntryKernel, static_cast<unsigned>(ending.count), cuda::kBlock,
+  const cuda::Entries entries = {ending.entries, static_cast<unsigned>(ending.count), pooled,
+                                 &state.report->inexact_entries};
+  cuda::Launch(cuda::RowsAndEntriesKernel, entries.count + static_cast<unsigned>(n), cuda::kBlock,
                static_cast<size_t>(width) * (sizeof(double) + sizeof(float)), lane.stream, rows,
-               ending.entries, static_cast<const float*>(pooled), &state.report->inexact_entries);
-  return cuda::LaunchStatus("compress_insert: entries");
+               entries);
+  return cuda::LaunchStatus("compress_insert");
 }
 
 }  // namespace fathom
