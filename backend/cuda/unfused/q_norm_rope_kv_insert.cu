@@ -14,9 +14,15 @@ __global__ void __launch_bounds__(kBlock)
     SquaresKernel(const float* q, int64_t heads, int dim, float eps, float* inverse) {
   const int64_t head = int64_t{blockIdx.x} * kWarps + WarpIndex();
   if (head >= heads) return;
-  const float* const x = q + head * dim;
+  const auto* const fours = reinterpret_cast<const float4*>(q + head * dim);
   double sum = 0.0;
-  for (int i = Lane(); i < dim; i += kWarp) sum += static_cast<double>(RoundBf16(x[i] * x[i]));
+#pragma unroll 4
+  for (int i = Lane(); i < dim / 4; i += kWarp) {
+    const float4 four = fours[i];
+    const float v[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int k = 0; k < 4; ++k) sum += static_cast<double>(RoundBf16(v[k] * v[k]));
+  }
   sum = WarpSum(sum);
   const float mean = RoundBf16(static_cast<float>(sum / static_cast<double>(dim)));
   if (Lane() == 0) inverse[head] = RoundBf16(1.0f / sqrtf(RoundBf16(mean + eps)));
