@@ -20,25 +20,40 @@ __global__ void __launch_bounds__(kBlock) RotateKernel(RotatedHeads a) {
              a.cos_sin + 2 * (row * a.pairs + pair), -1.0f);
 }
 
-// A warp per 128 columns of a row; what is rotated stays in registers.
+// A warp per kGroups groups of 128 columns, whose loads are under way together; what is rotated
+// stays in registers.
+template <int kGroups>
 __global__ void __launch_bounds__(kBlock)
     PackHeadsKernel(RotatedHeads a, bool quantise, uint16_t* out) {
   // Divisions of 64 bits would take longer than the rest.
-  const auto groups = static_cast<unsigned>(a.cols() / 128);
-  const unsigned i = blockIdx.x * kWarps + static_cast<unsigned>(WarpIndex());
-  const unsigned row = i / groups;
-  if (row >= a.n) return;
-  const int column = static_cast<int>(i % groups) * 128 + 4 * Lane();
-  Four four = LoadFour(a.o + row * a.cols() + column);
-  // Four columns are of one head, and so are both of a pair.
-  const int rotated = column % a.dim - (a.dim - 2 * a.pairs);
+  const auto groups = static_cast<unsigned>(a.cols() / 128);  // of a row
+  const unsigned all = static_cast<unsigned>(a.n) * groups;
+  const unsigned first = (blockIdx.x * kWarps + static_cast<unsigned>(WarpIndex())) * kGroups;
+  Four fours[kGroups];
 #pragma unroll
-  for (int k = 0; k < 4; k += 2) {
-    if (rotated + k < 0) continue;
-    RotatePair(four.v + k, a.cos_sin + int64_t{2} * row * a.pairs + rotated + k, -1.0f);
+  for (unsigned g = 0; g < kGroups; ++g) {
+    if (first + g < all) fours[g] = LoadFour(a.o + int64_t{first + g} * 128 + 4 * Lane());
   }
-  PackGroup(four.v, quantise, out + int64_t{i} * 128);
+#pragma unroll
+  for (unsigned g = 0; g < kGroups; ++g) {
+    if (first + g >= all) return;
+    const unsigned row = (first + g) / groups;
+    const int column = static_cast<int>((first + g) % groups) * 128 + 4 * Lane();
+    // Four columns are of one head, and so are both of a pair.
+    const int rotated = column % a.dim - (a.dim - 2 * a.pairs);
+#pragma unroll
+    for (int k = 0; k < 4; k += 2) {
+      if (rotated + k < 0) continue;
+      RotatePair(fours[g].v + k, a.cos_sin + int64_t{2} * row * a.pairs + rotated + k, -1.0f);
+    }
+    PackGroup(fours[g].v, quantise, out + int64_t{first + g} * 128);
+  }
 }
+
+// Groups of a warp, where there are enough of them that every multiprocessor still has all the
+// warps it can hold.
+constexpr int kManyGroups = 4;
+constexpr int64_t kGroupsOfManyRows = int64_t{132} * 64 * kManyGroups;
 
 }  // namespace
 
@@ -55,8 +70,13 @@ Status PackHeads(const RotatedHeads& heads, bool quantise, uint16_t* out, cudaSt
     FATHOM_RETURN_IF_ERROR(RotateHeadsBack(heads, stream));
     return PackRows({heads.o, heads.n, heads.cols()}, heads.cols(), quantise, out, stream);
   }
-  Launch(PackHeadsKernel, Blocks(heads.n * (heads.cols() / 128), kWarps), kBlock, 0, stream, heads,
-         quantise, out);
+  const int64_t groups = heads.n * (heads.cols() / 128);
+  if (groups >= kGroupsOfManyRows) {
+    Launch(PackHeadsKernel<kManyGroups>, Blocks(groups, kWarps * kManyGroups), kBlock, 0, stream,
+           heads, quantise, out);
+  } else {
+    Launch(PackHeadsKernel<1>, Blocks(groups, kWarps), kBlock, 0, stream, heads, quantise, out);
+  }
   return LaunchStatus("packing of heads");
 }
 
