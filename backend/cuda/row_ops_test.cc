@@ -16,8 +16,8 @@ struct HcShape {
   int width;
   int n;
 };
-constexpr HcShape kHcs[] = {{4, 4096, 2}, {4, 7168, 1}, {4, 256, 5},
-                            {4, 256, 18}, {2, 33, 3},   {8, 100, 2}};
+constexpr HcShape kHcs[] = {{4, 4096, 2}, {4, 7168, 1}, {4, 256, 5}, {4, 256, 18},
+                            {2, 33, 3},   {8, 100, 2},  {4, 48, 270}};
 
 TEST_F(CudaHc, PreNormAndPostEqualTheReference) {
   for (const HcShape& s : kHcs) {
@@ -58,6 +58,18 @@ TEST_F(CudaHc, PreNormAndPostEqualTheReference) {
     EXPECT_LE(ShareOfOthers(Get(device.x.data(), x.size()), x), 1e-2);
     ExpectWithin(Get(device.post.data(), post.size()), post, 1e-5);
     ExpectWithin(Get(device.comb.data(), comb.size()), comb, 1e-5);
+
+    // The last row alone has the same bits.
+    HcPreNormArgs last = device;
+    last.hc = {device.hc.data() + (n - 1) * hc * d, 1, s.copies, s.width};
+    last.x = {Poisoned<float>(d), 1, s.width};
+    last.post = {Poisoned<float>(hc), 1, s.copies};
+    last.comb = {Poisoned<float>(hc * hc), 1, s.copies, s.copies};
+    ASSERT_STATUS_OK(cuda().HcPreNorm(last));
+    ASSERT_STATUS_OK(cuda().Synchronize());
+    EXPECT_EQ(Get(last.x.data(), d), Get(device.x.data() + (n - 1) * d, d));
+    EXPECT_EQ(Get(last.post.data(), hc), Get(device.post.data() + (n - 1) * hc, hc));
+    EXPECT_EQ(Get(last.comb.data(), hc * hc), Get(device.comb.data() + (n - 1) * hc * hc, hc * hc));
 
     const std::vector<float> out = random.Bf16s(n * d);
     std::vector<float> after = copies;
