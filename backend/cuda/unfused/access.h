@@ -29,7 +29,7 @@ class SequenceMemory {
     return reinterpret_cast<T*>(buffers_.back().data());
   }
   template <typename T>
-  Result<const T*> Put(const std::vector<T>& values) {
+  Result<T*> Put(const std::vector<T>& values) {
     FATHOM_ASSIGN_OR_RETURN(T* const data, Room<T>(static_cast<int64_t>(values.size())));
     FATHOM_RETURN_IF_ERROR(memory_.CopyIn(reinterpret_cast<std::byte*>(data),
                                           std::as_bytes(std::span<const T>(values))));

@@ -110,6 +110,25 @@ __global__ void __launch_bounds__(kBlock)
 
 }  // namespace
 
+Result<std::vector<EntryRef>> WindowPlaces(const QNormRopeKvInsertArgs& args) {
+  std::vector<EntryRef> places(static_cast<size_t>(args.q.dim(0)));
+  size_t seen = 0;
+  for (size_t s = 0; s < args.plan->sequences.size(); ++s) {
+    const SequenceRows& rows = args.plan->sequences[s];
+    const BlockTable& table = args.plan->TablesFor(CacheKind::kSwaKv)[s];
+    for (int i = 0; i < rows.num_rows; ++i, ++seen) {
+      const Position position = rows.start + i;
+      if (!HasBlock(args.swa, table, position)) continue;
+      places[static_cast<size_t>(rows.first_row + i)] = Locate(args.swa, table, position);
+    }
+  }
+  if (args.swa.format.encoding != EntryEncoding::kE4m3Rope || args.q.dim(2) % 4 != 0 ||
+      seen != places.size()) {
+    return Unimplemented("unfused q_norm_rope_kv_insert: formats, sizes or rows");
+  }
+  return places;
+}
+
 Status NormRows(const float* x, const float* weight, float eps, const EntryRows& out,
                 cudaStream_t stream) {
   Launch(NormKernel, static_cast<unsigned>(out.n), kBlock, 0, stream, x, weight, eps, out);

@@ -4,6 +4,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <vector>
+
+#include "backend/ops/q_norm_rope_kv_insert.h"
 #include "backend/page_format.h"
 #include "base/status.h"
 
@@ -15,6 +18,10 @@ struct EntryRows {
   int64_t n = 0;
   int width = 0;
 };
+
+// Where the window's entry of each row goes; no page for rows that have none. kUnimplemented for
+// what sequences of q_norm_rope_kv_insert refuse.
+Result<std::vector<EntryRef>> WindowPlaces(const QNormRopeKvInsertArgs& args);
 
 // out[i] = bf16(weight * bf16 RMS norm of x[i]); out has rows of the same width.
 Status NormRows(const float* x, const float* weight, float eps, const EntryRows& out,

@@ -47,21 +47,7 @@ class QNormRopeKvInsert final : public Sequence {
 
   Status Make() {
     const int64_t n = args_.q.dim(0);
-    std::vector<EntryRef> places(static_cast<size_t>(n));
-    size_t seen = 0;
-    for (size_t s = 0; s < args_.plan->sequences.size(); ++s) {
-      const SequenceRows& rows = args_.plan->sequences[s];
-      const BlockTable& table = args_.plan->TablesFor(CacheKind::kSwaKv)[s];
-      for (int i = 0; i < rows.num_rows; ++i, ++seen) {
-        const Position position = rows.start + i;
-        if (!HasBlock(args_.swa, table, position)) continue;
-        places[static_cast<size_t>(rows.first_row + i)] = Locate(args_.swa, table, position);
-      }
-    }
-    if (args_.swa.format.encoding != EntryEncoding::kE4m3Rope || args_.q.dim(2) % 4 != 0 ||
-        seen != places.size()) {
-      return Unimplemented("unfused q_norm_rope_kv_insert: formats, sizes or rows");
-    }
+    FATHOM_ASSIGN_OR_RETURN(const std::vector<EntryRef> places, WindowPlaces(args_));
     FATHOM_ASSIGN_OR_RETURN(places_, memory_.Put(places));
     FATHOM_ASSIGN_OR_RETURN(inverse_, memory_.Room<float>(n * args_.q.dim(1)));
     FATHOM_ASSIGN_OR_RETURN(kv_.data, memory_.Room<float>(args_.kv.size()));

@@ -1,5 +1,6 @@
 // What three fused operations of CudaBackend do, as a sequence of kernels that each take one step
-// over memory, as a library of tensor operations would: what fusing is measured against.
+// over memory; one of them also as a chain of operations on tensors, a kernel each: what fusing is
+// measured against.
 //
 // The same bits as the fused ones, for the formats that official caches have. Indices (where rows
 // and entries of a plan lie) are made once, at Make; a Run launches and returns. For bench and
@@ -29,6 +30,12 @@ class Sequence {
 // Squares of q; its scaling; its rotation; norm of kv; its rotation; codes and scales; insertion.
 Result<std::unique_ptr<Sequence>> MakeUnfused(CudaBackend& backend,
                                               const QNormRopeKvInsertArgs& args);
+
+// The same, one kernel for each operation on a tensor (square, mean, + eps, ..: the .cu file has
+// the list), as a framework without a compiler would launch it. The same bits where kv holds bf16
+// values, as wkv's output does: squares of those are exact. Has room for as many floats as q has.
+Result<std::unique_ptr<Sequence>> MakeElementwise(CudaBackend& backend,
+                                                  const QNormRopeKvInsertArgs& args);
 
 // Scores with ape; rows stored; softmax and weighted sum; norm; rotation; for index keys Hadamard
 // transform; codes and scales; insertion. The last ones only where an entry ends.

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "backend/cuda/test_support.h"
 
 namespace fathom {
@@ -65,7 +67,8 @@ TEST_F(CudaUnfused, HeadsAreThoseOfTheFusedKernel) {
   }
 }
 
-// Rows of three sequences; the first one's begin without pages.
+// Rows of three sequences; the first one's begin without pages. As one kernel for each step and as
+// one for each operation on a tensor.
 TEST_F(CudaUnfused, QueriesAndWindowEntriesAreThoseOfTheFusedOperation) {
   for (const Heads& s : kHeads) {
     const int rope = s.dim % 64 == 0 ? 64 : s.dim - 64;
@@ -79,10 +82,17 @@ TEST_F(CudaUnfused, QueriesAndWindowEntriesAreThoseOfTheFusedOperation) {
     const int n = pages.plan().num_rows();
     const auto d = static_cast<size_t>(s.dim), rows = static_cast<size_t>(n),
                h = static_cast<size_t>(s.num);
-    const std::vector<float> q = random.Bf16s(rows * h * d, -3.0, 3.0),
-                             kv = random.Bf16s(rows * d, -3.0, 3.0),
-                             weight = random.Bf16s(d, 0.5, 2.0),
-                             cos_sin = Rotations(random, n, s.pairs);
+    std::vector<float> q = random.Bf16s(rows * h * d, -3.0, 3.0),
+                       kv = random.Bf16s(rows * d, -3.0, 3.0), weight = random.Bf16s(d, 0.5, 2.0);
+    // Last, where rows have pages: zeros; squares near the norm's eps; ones, whose first group has
+    // the weights' largest value, which is at a border between scales.
+    for (size_t i = 0; i < h * d; ++i) q[q.size() - h * d + i] *= 0x1p-10f;
+    std::fill(q.end() - s.dim, q.end(), 0.0f);
+    std::fill(kv.end() - s.dim, kv.end(), 0.0f);
+    for (size_t i = 0; i < d; ++i) kv[kv.size() - 2 * d + i] *= 0x1p-12f;
+    std::fill(kv.end() - 3 * s.dim, kv.end() - 2 * s.dim, 1.0f);
+    for (size_t i = 0; i < 64; ++i) weight[i] = std::min(weight[i], 1.75f);
+    const std::vector<float> cos_sin = Rotations(random, n, s.pairs);
     QNormRopeKvInsertArgs args = {.q = {},
                                   .kv = {Put(kv), n, s.dim},
                                   .kv_norm_weight = {Put(weight), s.dim},
@@ -97,16 +107,26 @@ TEST_F(CudaUnfused, QueriesAndWindowEntriesAreThoseOfTheFusedOperation) {
       args.step_kv = {Poisoned<float>(rows * d), n, s.dim};
       return args;
     };
-    const QNormRopeKvInsertArgs want = outputs(), got = outputs();
+    const QNormRopeKvInsertArgs want = outputs();
     ASSERT_STATUS_OK(cuda().QNormRopeKvInsert(want));
     ASSERT_STATUS_OK(cuda().Synchronize());
-    const auto sequence = cuda::MakeUnfused(cuda(), got);
-    ASSERT_TRUE(sequence.ok()) << sequence.status().ToString();
-    ASSERT_STATUS_OK((*sequence)->Run());  // once: queries are normed in place
-    ASSERT_STATUS_OK(cuda().Synchronize());
-    EXPECT_EQ(Get(got.q.data(), q.size()), Get(want.q.data(), q.size()));
-    EXPECT_EQ(Get(got.step_kv.data(), kv.size()), Get(want.step_kv.data(), kv.size()));
-    EXPECT_EQ(PageBytes(got.swa, kAllBlocks), PageBytes(want.swa, kAllBlocks));
+    struct Baseline {
+      decltype(&cuda::MakeElementwise) make;
+      int num_kernels;
+    };
+    for (const auto& [make, num_kernels] :
+         {Baseline{&cuda::MakeUnfused, 7}, Baseline{&cuda::MakeElementwise, 37}}) {
+      SCOPED_TRACE(num_kernels);
+      const QNormRopeKvInsertArgs got = outputs();
+      const auto sequence = make(cuda(), got);
+      ASSERT_TRUE(sequence.ok()) << sequence.status().ToString();
+      EXPECT_EQ((*sequence)->num_kernels(), num_kernels);
+      ASSERT_STATUS_OK((*sequence)->Run());  // once: queries are normed in place
+      ASSERT_STATUS_OK(cuda().Synchronize());
+      EXPECT_EQ(Get(got.q.data(), q.size()), Get(want.q.data(), q.size()));
+      EXPECT_EQ(Get(got.step_kv.data(), kv.size()), Get(want.step_kv.data(), kv.size()));
+      EXPECT_EQ(PageBytes(got.swa, kAllBlocks), PageBytes(want.swa, kAllBlocks));
+    }
   }
 }
 
@@ -185,15 +205,16 @@ TEST_F(CudaUnfused, OtherFormatsAreRefused) {
   TestPages pages({{0, 1}}, 1);
   const PageView swa = pages.Add(CacheKind::kSwaKv, {EntryEncoding::kBf16Rope, 512, 64, 4});
   const std::vector<float> ones(512, 1.0f);
-  const auto sequence = cuda::MakeUnfused(cuda(), {.q = {Put(ones), 1, 1, 512},
-                                                   .kv = {Put(ones), 1, 512},
-                                                   .kv_norm_weight = {Put(ones), 512},
-                                                   .cos_sin = {Put(ones), 1, 32, 2},
-                                                   .norm_eps = 1e-6f,
-                                                   .plan = &pages.plan(),
-                                                   .swa = PutPages(swa, 1),
-                                                   .step_kv = {Put(ones), 1, 512}});
-  EXPECT_EQ(sequence.status().code(), StatusCode::kUnimplemented);
+  const QNormRopeKvInsertArgs args = {.q = {Put(ones), 1, 1, 512},
+                                      .kv = {Put(ones), 1, 512},
+                                      .kv_norm_weight = {Put(ones), 512},
+                                      .cos_sin = {Put(ones), 1, 32, 2},
+                                      .norm_eps = 1e-6f,
+                                      .plan = &pages.plan(),
+                                      .swa = PutPages(swa, 1),
+                                      .step_kv = {Put(ones), 1, 512}};
+  EXPECT_EQ(cuda::MakeUnfused(cuda(), args).status().code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(cuda::MakeElementwise(cuda(), args).status().code(), StatusCode::kUnimplemented);
 }
 
 }  // namespace
