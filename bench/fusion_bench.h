@@ -1,4 +1,4 @@
-// Three operations of the cuda backend against the same work as a sequence of small kernels
+// Three operations of the cuda backend against the same work as sequences of small kernels
 // (backend/cuda/unfused/): what fusing them is worth.
 //
 // fusion_bench.cc is compiled with FATHOM_CUDA and fusion_bench_absent.cc without.
@@ -19,7 +19,7 @@ struct FusionBenchOptions {
   std::vector<int> rows = {1, 64, 512, 4096};  // tokens of the step
   // Tokens in front of the step. 8191: the first row ends a compression window of either ratio.
   int64_t context = 8191;
-  int repeats = 9;  // runs of either side, in turns
+  int repeats = 9;  // runs of each side, in turns
 };
 
 // kUnimplemented in builds without the cuda backend. kInvalidArgument for another backend, which

@@ -295,15 +295,18 @@ TEST(Bench, FusionsOnAGpuAreSetAgainstSmallKernels) {
   ASSERT_TRUE(json.is_object()) << outcome.out;
   for (const char* name : {"1 row", "9 rows"}) {
     const Json& rows = json["tables"][name];
-    EXPECT_EQ(rows.size(), 5U) << name;  // three compressors
+    EXPECT_EQ(rows.size(), 6U) << name;  // three compressors; two baselines of one fusion
     for (const Json& row : rows) {
       ExpectSpread(row, "fused_us", "fused_low_us", "fused_high_us");
-      ExpectSpread(row, "unfused_us", "unfused_low_us", "unfused_high_us");
+      ExpectSpread(row, "baseline_us", "baseline_low_us", "baseline_high_us");
       EXPECT_GT(row["ratio"], 0.0);
-      EXPECT_GE(row["unfused_kernels"], 4);
+      const bool steps = row["baseline"] == "steps";
+      EXPECT_GE(row["baseline_kernels"], steps ? 4 : 37);
+      EXPECT_EQ(row["queued_ahead"], "yes");
     }
   }
-  EXPECT_EQ(json["summary"].size(), 3U);
+  EXPECT_EQ(json["summary"].size(), 4U);
+  EXPECT_GT(json["summary"]["least_ratio_q_norm_rope_window_insert_over_tensor_operations"], 0.0);
 }
 
 // In builds with the CUDA backend and beside a GPU; elsewhere refused by name.
