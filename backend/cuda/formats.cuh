@@ -29,6 +29,13 @@ __device__ inline uint8_t ToE4m3(float x) {
   return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
 }
 
+// Two values become what their codes stand for.
+__device__ inline float2 RoundE4m3(float2 x) {
+  const __half2_raw halves =
+      __nv_cvt_fp8x2_to_halfraw2(__nv_cvt_float2_to_fp8x2(x, __NV_SATFINITE, __NV_E4M3), __NV_E4M3);
+  return {__half2float(__half(__half_raw{halves.x})), __half2float(__half(__half_raw{halves.y}))};
+}
+
 // Only the low nibble counts. As the top bits of a half's magnitude a code is 2^-14 of its value,
 // the subnormal one too.
 __device__ inline float FromE2m1(unsigned code) {

@@ -18,23 +18,32 @@ inline constexpr int kSegment = kSegmentSteps * kStep;  // columns
 inline constexpr int kTileInputs = 8;                   // inputs of one matrix instruction
 
 // Packs 128 columns of an input, the work of a warp whose lanes have four columns each: rounded to
-// bf16, to e4m3 before that if `quantise`. Even lanes store theirs and the next lane's.
-__device__ inline void PackGroup(float* v, bool quantise, uint16_t* out) {
+// bf16, to e4m3 before that if `quantise`.
+__device__ inline void PackGroup(const float* v, bool quantise, uint16_t* out) {
+  uint32_t bits[4];
   if (quantise) {
     const float amax = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
     const int e = E4m3Exponent(WarpMax(amax));
-    const float scale = FromUe8m0(ScaleByte(e));
+    const float scale = FromUe8m0(ScaleByte(e)), inverse = PowerOfMinus(e);
+    // Codes have fewer bits than bf16: the upper half of their values is all there is.
 #pragma unroll
-    for (int k = 0; k < 4; ++k) v[k] = FromE4m3(ToE4m3(v[k] * PowerOfMinus(e))) * scale;
-  }
-  uint32_t pairs[4];
+    for (int k = 0; k < 4; k += 2) {
+      const float2 rounded = RoundE4m3({v[k] * inverse, v[k + 1] * inverse});
+      bits[k] = __float_as_uint(rounded.x * scale) >> 16;
+      bits[k + 1] = __float_as_uint(rounded.y * scale) >> 16;
+    }
+  } else {
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    const float next = __shfl_xor_sync(kAllLanes, v[k], 1);
-    pairs[k] = ToBf16(v[k]) | static_cast<uint32_t>(ToBf16(next)) << 16;
+    for (int k = 0; k < 4; ++k) bits[k] = ToBf16(v[k]);
   }
-  if (Lane() % 2 != 0) return;
-  *reinterpret_cast<uint4*>(out + 4 * Lane()) = {pairs[0], pairs[1], pairs[2], pairs[3]};
+  // Column k of eight lies beside column k + 4, which the lane behind has. Even lanes store the
+  // first two such pairs, the lane behind the others.
+  const uint32_t low = bits[0] | bits[1] << 16, high = bits[2] | bits[3] << 16;
+  const bool odd = Lane() % 2 != 0;
+  const uint32_t other = __shfl_xor_sync(kAllLanes, odd ? low : high, 1);
+  const uint32_t before = odd ? other : low, behind = odd ? high : other;
+  *reinterpret_cast<uint2*>(out + 4 * Lane()) = {(before & 0xFFFFu) | behind << 16,
+                                                 before >> 16 | (behind & 0xFFFF0000u)};
 }
 
 // acc[t] += the step's product with inputs 8 t .. 8 t + 7, for t < kTiles. `input(t, unit)` are the
