@@ -34,26 +34,32 @@ __global__ void __launch_bounds__(kBlock)
   for (unsigned g = 0; g < kGroups; ++g) {
     if (first + g < all) fours[g] = LoadFour(a.o + int64_t{first + g} * 128 + 4 * Lane());
   }
+  unsigned row = first / groups;
+  unsigned of_row = first % groups;
+  int of_head = (static_cast<int>(of_row) * 128 + 4 * Lane()) % a.dim;
 #pragma unroll
   for (unsigned g = 0; g < kGroups; ++g) {
     if (first + g >= all) return;
-    const unsigned row = (first + g) / groups;
-    const int column = static_cast<int>((first + g) % groups) * 128 + 4 * Lane();
     // Four columns are of one head, and so are both of a pair.
-    const int rotated = column % a.dim - (a.dim - 2 * a.pairs);
+    const int rotated = of_head - (a.dim - 2 * a.pairs);
 #pragma unroll
     for (int k = 0; k < 4; k += 2) {
       if (rotated + k < 0) continue;
       RotatePair(fours[g].v + k, a.cos_sin + int64_t{2} * row * a.pairs + rotated + k, -1.0f);
     }
     PackGroup(fours[g].v, quantise, out + int64_t{first + g} * 128);
+    // Rows end with a head.
+    for (of_head += 128; of_head >= a.dim;) of_head -= a.dim;
+    if (++of_row == groups) {
+      of_row = 0;
+      ++row;
+    }
   }
 }
 
-// Groups of a warp, where there are enough of them that every multiprocessor still has all the
-// warps it can hold.
+// Groups of a warp, where there are enough of them that every multiprocessor has warps to spare.
 constexpr int kManyGroups = 4;
-constexpr int64_t kGroupsOfManyRows = int64_t{132} * 64 * kManyGroups;
+constexpr int64_t kGroupsOfManyRows = int64_t{132} * 16 * kManyGroups;
 
 }  // namespace
 

@@ -40,10 +40,14 @@ struct Heads {
 };
 // Flash, Pro, nano, and heads that groups of 128 columns end in.
 constexpr Heads kHeads[] = {{64, 512, 32, 3}, {128, 512, 32, 2}, {8, 128, 32, 5}, {8, 96, 7, 4}};
+// As many as have a kernel of their own; the last groups of the second are fewer than a warp takes.
+constexpr Heads kManyHeads[] = {{64, 512, 32, 34}, {4, 96, 7, 2819}};
 
 TEST_F(CudaUnfused, HeadsAreThoseOfTheFusedKernel) {
-  for (const Heads& s : kHeads) {
-    SCOPED_TRACE(s.dim);
+  std::vector<Heads> all(std::begin(kHeads), std::end(kHeads));
+  all.insert(all.end(), std::begin(kManyHeads), std::end(kManyHeads));
+  for (const Heads& s : all) {
+    SCOPED_TRACE(std::to_string(s.n) + " rows of " + std::to_string(s.dim));
     Random random(static_cast<uint32_t>(s.dim));
     const auto size = static_cast<size_t>(s.n * s.num * s.dim);
     const std::vector<float> o = random.Bf16s(size, -3.0, 3.0),
@@ -154,9 +158,11 @@ TEST_F(CudaUnfused, CompressedEntriesAreThoseOfTheFusedOperation) {
                                    : (s.index_side ? CacheKind::kC4IndexKeys : CacheKind::kC4Kv);
     const PageFormat format = {s.index_side ? EntryEncoding::kE2m1 : EntryEncoding::kE4m3Rope,
                                s.width, s.index_side ? 0 : s.rope, 4};
-    const std::vector<TestSequence> first = {{0, 2 * s.ratio + 3}, {0, s.ratio - 1}},
-                                    second = {{2 * s.ratio + 3, s.ratio}, {s.ratio - 1, 1}};
-    const int blocks = s.ratio == 4 ? 8 : 60;
+    // Of ratio 128 that many rows that a warp stores one.
+    const int before = 4 * s.ratio + 3;
+    const std::vector<TestSequence> first = {{0, before}, {0, s.ratio - 1}},
+                                    second = {{before, s.ratio}, {s.ratio - 1, 1}};
+    const int blocks = s.ratio == 4 ? 8 : 90;
     TestPages pages(first, blocks);
     const PageView state_view = pages.Add(state_kind, {EntryEncoding::kF32, 2 * row, 0, 8}),
                    out_view = pages.Add(out_kind, format);
