@@ -35,14 +35,16 @@ __device__ float ScoreOfRow(const CompressRows& a, int64_t row, Position positio
          a.ape[int64_t{position % a.ratio} * a.coff_width + channel];
 }
 
-// A row of the step: [K | S + ape], where the table has a block for it. A block's work.
-__device__ void StoreStateRow(const CompressRows& a, int64_t row) {
+// A row of the step: [K | S + ape], where the table has a block for it. The work of `threads`
+// threads, of which this is number `thread`.
+__device__ void StoreStateRow(const CompressRows& a, int64_t row, int thread, int threads) {
   const RowOfStep where = a.plan.rows[row];
   if (where.sequence < 0) return;
   const BlockTable& table = a.state_tables[where.sequence];
   if (!HasBlock(a.state, table, where.position)) return;
   std::byte* out = EntryValues(a.state.format, Locate(a.state, table, where.position));
-  for (int c = static_cast<int>(threadIdx.x); c < a.coff_width; c += kBlock) {
+#pragma unroll 4
+  for (int c = thread; c < a.coff_width; c += threads) {
     StoreF32(out + 4 * c, a.kv[row * a.coff_width + c]);
     StoreF32(out + 4 * (a.coff_width + c), ScoreOfRow(a, row, where.position, c));
   }
@@ -121,16 +123,16 @@ __device__ float PoolFew(const Item* items, int size, int c) {
   return sum;
 }
 
-// The same for any number of items.
+// The same for any number of items, where PoolKernel has no room.
 __device__ float Pool(const Item* items, int size, int c) {
   float max = -INFINITY;
-#pragma unroll 8
+#pragma unroll 2
   for (int i = 0; i < size; ++i) max = fmaxf(max, ScoreOf(items[i], c));
   float den = 0.0f;
-#pragma unroll 8
+#pragma unroll 2
   for (int i = 0; i < size; ++i) den += ExpOnce(ScoreOf(items[i], c) - max);
   float sum = 0.0f;
-#pragma unroll 8
+#pragma unroll 2
   for (int i = 0; i < size; ++i) {
     sum += LoadF32(items[i].k + 4 * c) * (ExpOnce(ScoreOf(items[i], c) - max) / den);
   }
@@ -246,16 +248,25 @@ __device__ void InsertEntry(const CompressRows& a, const Entries& all, unsigned 
   if (!exact && Lane() == 0) atomicAdd(all.inexact, 1ULL);
 }
 
-// Blocks of entries in front, since they take longer than the blocks of rows behind them. Entries
-// read the step's rows where they came from and earlier ones from pages that this step does not
-// write: one launch in place of two.
-__global__ void __launch_bounds__(kBlock) RowsAndEntriesKernel(CompressRows a, Entries entries) {
+// Blocks of entries in front, since they take longer than the blocks of rows behind them: a row
+// each, or kWarps rows, where there are so many that most have no block in the table. Entries read
+// the step's rows where they came from and earlier ones from pages that this step does not write:
+// one launch in place of two.
+__global__ void __launch_bounds__(kBlock, 4)
+    RowsAndEntriesKernel(CompressRows a, Entries entries, int64_t rows, bool warp_per_row) {
   if (blockIdx.x < entries.count) {
     InsertEntry(a, entries, blockIdx.x);
-  } else {
-    StoreStateRow(a, blockIdx.x - entries.count);
+    return;
+  }
+  const int64_t block = blockIdx.x - entries.count;
+  if (!warp_per_row) {
+    StoreStateRow(a, block, static_cast<int>(threadIdx.x), kBlock);
+  } else if (const int64_t row = block * kWarps + WarpIndex(); row < rows) {
+    StoreStateRow(a, row, Lane(), kWarp);
   }
 }
+
+constexpr int64_t kRowsWithABlock = 512;
 
 }  // namespace
 }  // namespace cuda
@@ -304,9 +315,11 @@ Status CudaBackend::DoCompressInsert(const CompressInsertArgs& args) {
   }
   const cuda::Entries entries = {ending.entries, static_cast<unsigned>(ending.count), pooled,
                                  &state.report->inexact_entries};
-  cuda::Launch(cuda::RowsAndEntriesKernel, entries.count + static_cast<unsigned>(n), cuda::kBlock,
+  const bool warp_per_row = n > cuda::kRowsWithABlock;
+  cuda::Launch(cuda::RowsAndEntriesKernel,
+               entries.count + cuda::Blocks(n, warp_per_row ? cuda::kWarps : 1), cuda::kBlock,
                static_cast<size_t>(width) * (sizeof(double) + sizeof(float)), lane.stream, rows,
-               entries);
+               entries, n, warp_per_row);
   return cuda::LaunchStatus("compress_insert");
 }
 
