@@ -49,21 +49,21 @@ __device__ void RouterLogits(const WeightView& gate, int expert, const float* co
   const int whole = gate.cols / 4 * 4;
 #pragma unroll(kExperts == 1 ? 8 : 1)
   for (int k = 4 * static_cast<int>(threadIdx.x); k < whole; k += 4 * kLogitWarps * kWarp) {
-    double w[kExperts][4];
+    Four w[kExperts], v[kRows];
 #pragma unroll
-    for (int e = 0; e < kExperts; ++e) {
-      const Four four = WeightRow<kType>(gate, min(expert + e, last)).Load(k);
+    for (int e = 0; e < kExperts; ++e) w[e] = WeightRow<kType>(gate, min(expert + e, last)).Load(k);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) w[e][i] = static_cast<double>(four.v[i]);
-    }
+    for (int r = 0; r < kRows; ++r) v[r] = LoadFour(x[r] + k);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const Four four = LoadFour(x[r] + k);
+    for (int i = 0; i < 4; ++i) {
+      double wide[kExperts];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const auto v = static_cast<double>(four.v[i]);
+      for (int e = 0; e < kExperts; ++e) wide[e] = static_cast<double>(w[e].v[i]);
 #pragma unroll
-        for (int e = 0; e < kExperts; ++e) sums[r][e] = fma(w[e][i], v, sums[r][e]);
+      for (int r = 0; r < kRows; ++r) {
+        const auto value = static_cast<double>(v[r].v[i]);
+#pragma unroll
+        for (int e = 0; e < kExperts; ++e) sums[r][e] = fma(wide[e], value, sums[r][e]);
       }
     }
   }
@@ -76,11 +76,6 @@ __device__ void RouterLogits(const WeightView& gate, int expert, const float* co
         sums[r][e] = fma(w, static_cast<double>(x[r][k]), sums[r][e]);
       }
     }
-  }
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-    for (int e = 0; e < kExperts; ++e) sums[r][e] = WarpSum(sums[r][e]);
   }
 }
 
@@ -105,13 +100,7 @@ __global__ void __launch_bounds__(kLogitWarps* kWarp) LogitsKernel(RouteRows a) 
   } else {
     RouterLogits<DType::kF32, kRows, kExperts>(a.gate, expert, x, sums);
   }
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-    for (int e = 0; e < kExperts; ++e) {
-      if (Lane() == 0) parts[r * kExperts + e][WarpIndex()] = sums[r][e];
-    }
-  }
+  SpreadSums<kSums>(&sums[0][0], [&](int index, double sum) { parts[index][WarpIndex()] = sum; });
   __syncthreads();
   const auto i = static_cast<int>(threadIdx.x);
   const int64_t row = first + i / kExperts;
@@ -252,8 +241,8 @@ Status CudaBackend::DoRoute(const RouteArgs& args) {
                                   state.report,
                                   count,
                                   state.scratch.router_logits};
-    constexpr int kRowsOfMany = 8;
-    constexpr int kExpertsOfMany = 4;
+    constexpr int kRowsOfMany = 6;
+    constexpr int kExpertsOfMany = 8;
     constexpr unsigned kThreads = cuda::kLogitWarps * cuda::kWarp;
     if (count < 4 * kRowsOfMany) {
       cuda::Launch(cuda::LogitsKernel<1, 1>,

@@ -28,6 +28,31 @@ __device__ T WarpSum(T value) {
   return value;
 }
 
+// WarpSum of each of kCount values, which are overwritten, with few exchanges: at every step a lane
+// keeps half of what it has and gives the other half to its partner, which adds the same two
+// numbers as WarpSum does. One lane calls store(i, sum of value i).
+template <int kCount, int kStep = kWarp / 2, typename T, typename Store>
+__device__ void SpreadSums(T* values, const Store& store, int index = 0, int end = kCount) {
+  if constexpr (kStep == 0) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (index + i < end) store(index + i, values[i]);
+    }
+  } else {
+    constexpr int kHalf = (kCount + 1) / 2;
+    const bool upper = (Lane() & kStep) != 0;
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      const T low = values[i];
+      const T high = kHalf + i < kCount ? values[kHalf + i] : T{};
+      values[i] = (upper ? high : low) + __shfl_xor_sync(kAllLanes, upper ? low : high, kStep);
+    }
+    const int middle = index + kHalf;
+    SpreadSums<kHalf, kStep / 2>(values, store, upper ? middle : index,
+                                 upper ? end : min(end, middle));
+  }
+}
+
 __device__ inline float WarpMax(float value) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) {
