@@ -23,6 +23,7 @@ class StepBytes final : public ForwardObserver {
 
   // Forgets the experts seen so far. To be called in front of every step.
   void BeginStep();
+  [[nodiscard]] bool Wants(Observed what) const override { return what == Observed::kRoute; }
   void OnRoute(int layer, TensorView<const int32_t> experts,
                TensorView<const float> weights) override;
 

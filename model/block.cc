@@ -211,7 +211,7 @@ IndexerTopkArgs Model::SelectArgs(int layer) {
 Status Model::SelectEntries(int layer, ForwardObserver* observer) {
   const IndexerTopkArgs args = SelectArgs(layer);
   FATHOM_RETURN_IF_ERROR(backend_.IndexerTopk(args));
-  if (observer == nullptr) return OkStatus();
+  if (observer == nullptr || !observer->Wants(Observed::kEntries)) return OkStatus();
   HostView<int32_t> entries, num_entries;
   FATHOM_RETURN_IF_ERROR(entries.Read(backend_.memory(), args.entries));
   FATHOM_RETURN_IF_ERROR(num_entries.Read(backend_.memory(), args.num_entries));
@@ -267,7 +267,7 @@ Status Model::MixtureOfExperts(int layer, ForwardObserver* observer) {
   FATHOM_RETURN_IF_ERROR(backend_.Route(route));
   if (prefetch_ != nullptr) prefetch_->Routed(layer, route.experts);
   if (expert_use_ != nullptr) FATHOM_RETURN_IF_ERROR(NoteExperts(layer, route.experts));
-  if (observer != nullptr) {
+  if (observer != nullptr && observer->Wants(Observed::kRoute)) {
     HostView<int32_t> experts;
     HostView<float> weights;
     FATHOM_RETURN_IF_ERROR(experts.Read(backend_.memory(), route.experts));
@@ -281,7 +281,7 @@ Status Model::MixtureOfExperts(int layer, ForwardObserver* observer) {
 
 Status Model::Observe(ForwardObserver* observer, int layer, std::string_view name,
                       TensorView<const float> values) {
-  if (observer == nullptr) return OkStatus();
+  if (observer == nullptr || !observer->Wants(Observed::kTensors)) return OkStatus();
   HostView<float> seen;
   FATHOM_RETURN_IF_ERROR(seen.Read(backend_.memory(), values));
   observer->OnTensor(layer, name, seen.view());

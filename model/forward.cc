@@ -86,7 +86,7 @@ Status Model::RunDirectly(ForwardObserver* observer) {
   FATHOM_RETURN_IF_ERROR(Embed());
   const TensorView<float> hc = activations_.hc.First(rows());
   for (int layer = 0; layer <= config_.num_layers; ++layer) {
-    if (observer != nullptr) {
+    if (observer != nullptr && observer->Wants(Observed::kHidden)) {
       HostView<float> seen;
       FATHOM_RETURN_IF_ERROR(seen.Read(backend_.memory(), hc));
       observer->OnHidden(layer, seen.view());

@@ -28,11 +28,17 @@
 
 namespace fathom {
 
+// Values that an observer may see, by the call that shows them.
+enum class Observed { kHidden, kTensors, kEntries, kRoute };
+
 // Sees intermediate values of a step; for tests and diagnosis. Views are the host's (of a device's
 // memory, copies) and valid during the call only.
 class ForwardObserver {
  public:
   virtual ~ForwardObserver() = default;
+  // What is not wanted is not shown, and not brought to the host: of a long step that would be
+  // gigabytes in each layer.
+  [[nodiscard]] virtual bool Wants(Observed /*what*/) const { return true; }
   // Residual stream in front of layer `layer`; layer == num_layers: behind the last one.
   virtual void OnHidden(int /*layer*/, TensorView<const float> /*hc*/) {}
   // "attn_in", "attn_o" (before the inverse rotation), "attn_out", "ffn_in", "ffn_out".

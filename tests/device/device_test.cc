@@ -145,6 +145,61 @@ INSTANTIATE_TEST_SUITE_P(Numerics, DeviceModel,
                            return numerics.param == Numerics::kExact ? "exact" : "official";
                          });
 
+// Counts what it is shown, and wants one kind of it.
+class Wanting final : public ForwardObserver {
+ public:
+  explicit Wanting(Observed wanted) : wanted_(wanted) {}
+  [[nodiscard]] bool Wants(Observed what) const override { return what == wanted_; }
+  void OnHidden(int /*layer*/, TensorView<const float> hc) override {
+    Note(Observed::kHidden, hc.size());
+  }
+  void OnTensor(int /*layer*/, std::string_view /*name*/, TensorView<const float> v) override {
+    Note(Observed::kTensors, v.size());
+  }
+  void OnEntries(int /*layer*/, TensorView<const int32_t> entries,
+                 TensorView<const int32_t> num_entries) override {
+    Note(Observed::kEntries, entries.size() + num_entries.size());
+  }
+  void OnRoute(int /*layer*/, TensorView<const int32_t> experts,
+               TensorView<const float> weights) override {
+    Note(Observed::kRoute, experts.size() + weights.size());
+  }
+  int64_t bytes = 0;  // of all that was shown
+  int others = 0;     // calls that were not wanted
+
+ private:
+  void Note(Observed what, int64_t size) {
+    bytes += 4 * size;
+    others += what == wanted_ ? 0 : 1;
+  }
+  const Observed wanted_;
+};
+
+TEST(DeviceObserver, IsBroughtWhatItWantsAndNoMore) {
+  const Checkpoint checkpoint = TinyA();
+  GuardedBackend backend(Numerics::kOfficial);
+  const auto model = Model::Create(checkpoint, backend, kRows, kLength).value();
+  const std::vector<TokenId> tokens = Tokens(9, model->config().vocab_size);
+  std::vector<float> logits(static_cast<size_t>(model->config().vocab_size));
+  const auto bytes_out = [&](ForwardObserver* observer) {
+    auto runner = SequenceRunner::Create(*model, Numerics::kOfficial, kLength).value();
+    const int64_t before = backend.memory().bytes_out();
+    const Status status = runner->Step(tokens, SequenceRunner::Logits::kLast, logits, observer);
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    return backend.memory().bytes_out() - before;
+  };
+  const int64_t unseen = bytes_out(nullptr);
+  for (const Observed wanted :
+       {Observed::kHidden, Observed::kTensors, Observed::kEntries, Observed::kRoute}) {
+    SCOPED_TRACE(static_cast<int>(wanted));
+    Wanting observer(wanted);
+    const int64_t seen = bytes_out(&observer);
+    EXPECT_EQ(seen, unseen + observer.bytes);
+    EXPECT_GT(observer.bytes, 0);
+    EXPECT_EQ(observer.others, 0);
+  }
+}
+
 TEST(DeviceWeights, AreCopiedOnceWithProgressAndWithoutMtpBlocks) {
   const Checkpoint checkpoint = TinyA();
   GuardedBackend backend(Numerics::kOfficial);
