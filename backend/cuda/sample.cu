@@ -47,7 +47,7 @@ struct SampleRows {
 
 // What a block shares. Sums are of integers: their order is free.
 struct Shared {
-  unsigned long long bins[kBins];
+  unsigned bins[2][kBins];  // lower and upper halves: the unit adds up words, not longer ones
   unsigned long long sums[kSampleWarps];
   unsigned long long mass[kSampleWarps];  // of the warps' tokens above the cut
   int equal[kSampleWarps];                // at it
@@ -55,6 +55,16 @@ struct Shared {
   uint32_t order;
   int token;
 };
+
+__device__ void AddToBin(Shared& shared, uint32_t bin, unsigned long long weight) {
+  const auto low = static_cast<unsigned>(weight);
+  const unsigned before = atomicAdd(&shared.bins[0][bin], low);
+  const unsigned high = static_cast<unsigned>(weight >> 32) + (before + low < before ? 1u : 0u);
+  if (high != 0) atomicAdd(&shared.bins[1][bin], high);
+}
+__device__ unsigned long long BinOf(const Shared& shared, int bin) {
+  return static_cast<unsigned long long>(shared.bins[1][bin]) << 32 | shared.bins[0][bin];
+}
 
 // The row of a block, and this thread's warp's piece of it: lanes take neighbours.
 struct Row {
@@ -108,8 +118,9 @@ __device__ uint64_t BlockMax(uint64_t value, unsigned long long* sums) {
 }
 
 // The best token as order and complement of its id, 0 without any. Tokens that are not allowed lose
-// their logits on the way.
-__device__ uint64_t FindBest(const Row& row, const uint64_t* allowed, Shared& shared) {
+// their logits on the way. `own` becomes the order of the best one that this thread has seen.
+__device__ uint64_t FindBest(const Row& row, const uint64_t* allowed, Shared& shared,
+                             uint32_t* own) {
   uint64_t best = 0;
   ForEach(row, [&](int64_t t, float logit) {
     if (allowed != nullptr && t < row.end && (allowed[t / 64] >> (t % 64) & 1) == 0) {
@@ -119,7 +130,27 @@ __device__ uint64_t FindBest(const Row& row, const uint64_t* allowed, Shared& sh
     const uint64_t order = LogitOrder(logit);
     if (order != 0) best = max(best, order << 32 | (0xFFFFFFFFu - static_cast<uint32_t>(t)));
   });
+  *own = static_cast<uint32_t>(best >> 32);
   return BlockMax(best, shared.sums);
+}
+
+// The `k`-th largest of what the block's threads have, k <= kSampleThreads: at least k tokens of a
+// row are as good as the k-th of its threads' best ones.
+__device__ uint32_t OrderOfThreads(uint32_t own, int k, Shared& shared) {
+  unsigned* const orders = shared.bins[0];
+  static_assert(kSampleThreads <= kBins);
+  const auto thread = static_cast<int>(threadIdx.x);
+  __syncthreads();  // earlier findings may still be read
+  orders[thread] = own;
+  __syncthreads();
+  int better = 0;
+#pragma unroll 8
+  for (int i = 0; i < kSampleThreads; ++i) {
+    better += orders[i] > own || (orders[i] == own && i < thread) ? 1 : 0;
+  }
+  if (better == k - 1) shared.order = own;
+  __syncthreads();
+  return shared.order;
 }
 
 __device__ uint64_t SumMasses(const Row& row, Shared& shared) {
@@ -192,7 +223,10 @@ __device__ bool FindOrder(const Row& row, uint32_t lowest, uint64_t wanted, cons
   }
   uint32_t known = 0;
   for (const int shift : kShifts) {
-    for (int i = thread; i < kBins; i += kSampleThreads) shared.bins[i] = 0;
+    for (int i = thread; i < kBins; i += kSampleThreads) {
+      shared.bins[0][i] = 0;
+      shared.bins[1][i] = 0;
+    }
     __syncthreads();
     const uint32_t prefix = shared.order;
     ForEach(row, [&](int64_t, float logit) {
@@ -206,23 +240,23 @@ __device__ bool FindOrder(const Row& row, uint32_t lowest, uint64_t wanted, cons
       const uint32_t other = __shfl_sync(kAllLanes, bin, __popc((lanes & -lanes) - 1));
       if (__all_sync(kAllLanes, !counts || bin == other)) {
         weight = WarpSum(weight);
-        if (Lane() == 0) atomicAdd(&shared.bins[other], weight);
+        if (Lane() == 0) AddToBin(shared, other, weight);
       } else if (counts) {
-        atomicAdd(&shared.bins[bin], weight);
+        AddToBin(shared, bin, weight);
       }
     });
     __syncthreads();
     // Bins of the best tokens first.
     const int top = kBins - 1 - thread * kEach;
     unsigned long long own = 0;
-    for (int i = 0; i < kEach; ++i) own += shared.bins[top - i];
+    for (int i = 0; i < kEach; ++i) own += BinOf(shared, top - i);
     const unsigned long long here = shared.wanted;
     const unsigned long long through = BlockScan(own, shared.sums);
     __syncthreads();  // all have read `wanted`
     if (through - own < here && here <= through) {
       unsigned long long left = here - (through - own);
       int bin = top;
-      while (shared.bins[bin] < left) left -= shared.bins[bin--];
+      while (BinOf(shared, bin) < left) left -= BinOf(shared, bin--);
       shared.order = prefix | static_cast<uint32_t>(bin) << shift;
       shared.wanted = left;
     }
@@ -307,7 +341,7 @@ __device__ TokenId Draw(const Row& row, int64_t vocab, int64_t piece, const Cut&
 
 // Of the best token's row: what is left by min_p, top_k and top_p, and the draw.
 __device__ TokenId Sample(const Row& row, int64_t vocab, int64_t piece, const StagedRow& staged,
-                          Shared& shared) {
+                          uint32_t own, Shared& shared) {
   const DrawRule& rule = staged.rule;
   const auto max_logit = static_cast<float>(row.max);
   Cut cut = {LowestOrder(max_logit, rule.min_distance), vocab};
@@ -316,7 +350,11 @@ __device__ TokenId Sample(const Row& row, int64_t vocab, int64_t piece, const St
   if (rule.top_k > 0 && rule.top_k < vocab) {
     const auto wanted = static_cast<uint64_t>(rule.top_k);
     const auto one = [](float) { return 1ull; };
-    if (FindOrder(row, cut.order, wanted, one, shared, &order, &above)) {
+    uint32_t lowest = cut.order;
+    if (rule.top_k <= kSampleThreads) {
+      lowest = max(lowest, OrderOfThreads(own, static_cast<int>(rule.top_k), shared));
+    }
+    if (FindOrder(row, lowest, wanted, one, shared, &order, &above)) {
       cut = {order, static_cast<int64_t>(wanted - above)};
     }
   }
@@ -354,14 +392,16 @@ __global__ void __launch_bounds__(kSampleThreads) SampleKernel(SampleRows a) {
              a.mass_bits};
   LogitSum raw = {0.0f, 0, a.mass_bits};
   if (staged.logprob != 0) {
-    const uint64_t best = FindBest(row, nullptr, shared);
+    uint32_t own = 0;
+    const uint64_t best = FindBest(row, nullptr, shared, &own);
     raw.max = best == 0 ? 0.0f : LogitOfOrder(static_cast<uint32_t>(best >> 32));
     row.max = raw.max;
     if (best != 0 && raw.max < INFINITY) raw.mass = SumMasses(row, shared);
     __syncthreads();  // logits are read
   }
   Adjust(staged, row.logits);
-  const uint64_t best = FindBest(row, staged.allowed, shared);
+  uint32_t own = 0;
+  const uint64_t best = FindBest(row, staged.allowed, shared, &own);
   TokenId token = 0;
   if (best == 0) {
     if (threadIdx.x == 0) token = FirstAllowed(staged.allowed);
@@ -370,7 +410,7 @@ __global__ void __launch_bounds__(kSampleThreads) SampleKernel(SampleRows a) {
     row.max = LogitOfOrder(static_cast<uint32_t>(best >> 32));
     row.scale = staged.rule.scale;
     if (row.scale > 0.0 && row.max < static_cast<double>(INFINITY)) {
-      token = Sample(row, a.vocab, piece, staged, shared);
+      token = Sample(row, a.vocab, piece, staged, own, shared);
     }
   }
   if (threadIdx.x != 0) return;
