@@ -7,6 +7,7 @@
 #include <memory>
 #include <random>
 #include <set>
+#include <utility>
 
 namespace fathom {
 namespace {
@@ -16,6 +17,9 @@ struct SimulatorOptions {
   int64_t max_positions = 2000;
   SchedulerOptions scheduler;
   bool prefix_caching = true;
+  // Steps are scheduled before the tokens of the step in front are known, as an engine does whose
+  // backend takes them over where they are sampled. Some answers then end as nobody foresaw.
+  bool early = false;
 };
 
 // Runs requests to their end; every step is checked against what the scheduler promises.
@@ -66,8 +70,13 @@ class Simulator {
   // False when nothing is left to do.
   bool Step() {
     ++step_;
-    const std::span<const ScheduledRows> rows = scheduler_->Schedule();
+    const bool settled = sampled_.empty();
+    const std::span<const ScheduledRows> rows = scheduler_->Schedule(settled);
     manager_->ClearCopies();
+    if (rows.empty() && !settled) {
+      Settle();
+      return true;
+    }
     if (rows.empty()) {
       EXPECT_EQ(scheduler_->stuck(), nullptr) << "memory is sized for every request";
       EXPECT_EQ(scheduler_->num_running() + scheduler_->num_waiting(), 0)
@@ -77,7 +86,6 @@ class Simulator {
     int64_t total = 0;
     int total_prompt_logits = 0;
     std::set<const ScheduledRequest*> seen;
-    std::vector<Request*> sampled;
     for (const ScheduledRows& r : rows) {
       auto* request = static_cast<Request*>(r.request);
       EXPECT_TRUE(seen.insert(request).second) << "a request is in a step once";
@@ -92,26 +100,52 @@ class Simulator {
       total_prompt_logits += r.num_prompt_logits;
       total += r.num_tokens;
       if (request->admitted_at < 0) request->admitted_at = step_;
-      if (r.wants_logits) sampled.push_back(request);
+      EXPECT_TRUE(request->pending < 0 || r.wants_logits)
+          << "a token that nobody knows is the last";
     }
     EXPECT_LE(total, options_.scheduler.max_batched_tokens);
     EXPECT_LE(total_prompt_logits, kMaxPromptLogits);
     EXPECT_LE(static_cast<int>(rows.size()), options_.scheduler.max_num_seqs);
     EXPECT_LE(scheduler_->num_running(), options_.scheduler.max_num_seqs);
+    if (options_.early) Settle();
+    for (const ScheduledRows& r : scheduler_->rows()) {
+      auto* request = static_cast<Request*>(r.request);
+      EXPECT_EQ(request->finished_at, -1) << "rows of a removed request are nobody's";
+      EXPECT_EQ(request->pending, -1) << "blocks are known by tokens that are known";
+      if (r.wants_logits) sampled_.push_back(request);
+    }
     scheduler_->Commit();
-    for (Request* request : sampled) {
+    if (!options_.early) Settle();
+    for (size_t i = 0; i < sampled_.size(); ++i) {
+      // Where the end is in sight, no row is spent on what comes behind it.
+      if (sampled_[i]->generated + 1 == sampled_[i]->max_tokens) continue;
+      sampled_[i]->tokens.push_back(-1);
+      sampled_[i]->pending = static_cast<int>(i);
+    }
+    return true;
+  }
+
+  // The tokens that the last step sampled become known.
+  void Settle() {
+    for (Request* request : std::exchange(sampled_, {})) {
+      if (request->finished_at >= 0) continue;  // aborted
       if (request->generated > 0) {
         request->longest_gap = std::max(request->longest_gap, step_ - request->last_token_at);
       }
       request->last_token_at = step_;
-      if (++request->generated == request->max_tokens) {
+      const auto token = static_cast<TokenId>(random_() % 1000);
+      const bool placed = request->pending >= 0;
+      request->pending = -1;
+      if (placed) request->tokens.back() = token;
+      const bool unforeseen = options_.early && random_() % 64 == 0;
+      if (++request->generated == request->max_tokens || unforeseen) {
+        // Its last token was computed, if at all, for nobody.
         scheduler_->Remove(request, request->computed);
         request->finished_at = step_;
-      } else {
-        request->tokens.push_back(static_cast<TokenId>(random_() % 1000));
+      } else if (!placed) {
+        request->tokens.push_back(token);
       }
     }
-    return true;
   }
 
   void RunToEnd(int max_steps) {
@@ -151,6 +185,7 @@ class Simulator {
   std::unique_ptr<BlockManager> manager_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<std::unique_ptr<Request>> requests_;
+  std::vector<Request*> sampled_;  // by the last step; what they got is not known yet
   int step_ = 0;
 };
 
@@ -205,7 +240,9 @@ TEST(Scheduler, ALongPromptCostsAnAnswerOneChunkPerToken) {
   EXPECT_EQ(answer->longest_gap, 1);
 }
 
-TEST(Scheduler, RandomTrafficEndsInEveryMemoryAndBudget) {
+class RandomTraffic : public ::testing::TestWithParam<bool> {};
+
+TEST_P(RandomTraffic, EndsInEveryMemoryAndBudget) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     std::mt19937_64 random(seed);
     const int batched = static_cast<int>(1 + random() % 700);
@@ -215,6 +252,7 @@ TEST(Scheduler, RandomTrafficEndsInEveryMemoryAndBudget) {
     options.prefix_caching = seed % 5 != 0;
     options.scheduler.by_priority = seed % 3 == 0;
     options.scheduler.retention_interval = seed % 7 == 0 ? kBlockPositions : 16'384;
+    options.early = GetParam();
     Simulator s(options, seed);
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::vector<Simulator::Request*> live;
@@ -234,7 +272,8 @@ TEST(Scheduler, RandomTrafficEndsInEveryMemoryAndBudget) {
       // A request taken out of memory in the middle of anything.
       auto* victim = live.empty() ? nullptr : live[random() % live.size()];
       if (random() % 20 == 0 && victim != nullptr && victim->sequence >= 0) {
-        s.scheduler().Preempt(*victim);
+        s.Settle();
+        if (victim->sequence >= 0) s.scheduler().Preempt(*victim);
       }
       if (random() % 5 == 0)
         s.scheduler().SetStepBudget(
@@ -245,6 +284,48 @@ TEST(Scheduler, RandomTrafficEndsInEveryMemoryAndBudget) {
     s.RunToEnd(400'000);
     if (testing::Test::HasFailure()) return;
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tokens, RandomTraffic, ::testing::Bool(), [](const auto& early) {
+  return early.param ? "known_a_step_later" : "known_at_once";
+});
+
+// A request whose token is not known yet is in the next step; one whose end is in sight is not.
+TEST(Scheduler, EarlyStepsTakeWhatIsStillSampled) {
+  SimulatorOptions options = Small(4, 64);
+  options.early = true;
+  Simulator s(options, 3);
+  auto* answer = s.Add(10, 3);
+  ASSERT_TRUE(s.Step());
+  EXPECT_EQ(answer->pending, 0);
+  EXPECT_EQ(answer->tokens.size(), 11u);
+  EXPECT_EQ(answer->generated, 0);
+  ASSERT_TRUE(s.Step());
+  EXPECT_EQ(answer->generated, 1);
+  EXPECT_EQ(answer->computed, 11) << "the first token's row ran before it was known";
+  ASSERT_TRUE(s.Step());
+  EXPECT_EQ(answer->generated, 2);
+  EXPECT_EQ(answer->pending, -1) << "the third token is the last";
+  ASSERT_TRUE(s.Step());
+  EXPECT_EQ(answer->generated, 3);
+  EXPECT_EQ(answer->computed, 12);
+  EXPECT_FALSE(s.Step());
+}
+
+// Nothing may be given up for others while answers wait for their tokens alone.
+TEST(Scheduler, EarlyStepsWithoutRowsTakeNobodysMemory) {
+  SimulatorOptions options = Tight(4, 100);
+  options.early = true;
+  Simulator s(options, 5);
+  auto* answer = s.Add(40, 2);
+  ASSERT_TRUE(s.Step());
+  ASSERT_TRUE(s.Step());
+  EXPECT_EQ(answer->pending, -1);
+  EXPECT_GE(answer->sequence, 0);
+  EXPECT_TRUE(s.scheduler().Schedule(/*settled=*/false).empty());
+  EXPECT_GE(answer->sequence, 0) << "not begun again, as it would be if nothing else ran";
+  EXPECT_EQ(answer->num_preemptions, 0);
+  EXPECT_EQ(s.scheduler().stuck(), nullptr);
 }
 
 TEST(Scheduler, ARequestOfTheLongestLengthRunsAloneInMemorySizedForIt) {
