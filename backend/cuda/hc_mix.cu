@@ -106,11 +106,15 @@ Status SumMixes(const MixArgs& args, cudaStream_t stream) {
     Launch(MixKernel<1, 1>, dim3(products, static_cast<unsigned>(args.n), kMixParts), kBlock, 0,
            stream, args, 1);
   } else {
-    // Still some blocks for each multiprocessor: there are 24 for each group of rows.
-    const int groups = static_cast<int>(std::clamp<int64_t>(args.n / 128, 1, kMostGroups));
+    // There are to be some blocks for each multiprocessor still.
+    constexpr int64_t kEnoughBlocks = 768;
+    const unsigned of_products = Blocks(products, kProductsOfMany);
+    const int64_t blocks = args.n / kRowsOfMany * of_products * kMixParts;
+    const int groups =
+        static_cast<int>(std::clamp<int64_t>(blocks / kEnoughBlocks, 1, kMostGroups));
     Launch(MixKernel<kRowsOfMany, kProductsOfMany>,
-           dim3(Blocks(products, kProductsOfMany), Blocks(args.n, kRowsOfMany * groups), kMixParts),
-           kBlock, 0, stream, args, groups);
+           dim3(of_products, Blocks(args.n, kRowsOfMany * groups), kMixParts), kBlock, 0, stream,
+           args, groups);
   }
   return LaunchStatus("products of hyper-connections");
 }

@@ -16,8 +16,8 @@ struct HcShape {
   int width;
   int n;
 };
-constexpr HcShape kHcs[] = {{4, 4096, 2}, {4, 7168, 1}, {4, 256, 5}, {4, 256, 18},
-                            {2, 33, 3},   {8, 100, 2},  {4, 48, 270}};
+constexpr HcShape kHcs[] = {{4, 4096, 2}, {4, 7168, 1}, {4, 256, 5}, {4, 256, 18}, {2, 33, 3},
+                            {8, 100, 2},  {4, 48, 270}, {3, 33, 20}, {4, 33, 3},   {4, 8, 1100}};
 
 TEST_F(CudaHc, PreNormAndPostEqualTheReference) {
   for (const HcShape& s : kHcs) {

@@ -46,6 +46,8 @@ TEST_F(CudaSample, EqualsTheReferenceAtAModelsVocabulary) {
       {.temperature = 1.0, .top_p = 0.9999, .min_p = 1e-4},
       {.temperature = 1.0, .top_p = 0.9, .top_k = 40},
       {.temperature = 0.8, .top_k = 1000},
+      {.temperature = 1.2, .top_k = 512},
+      {.temperature = 1.2, .top_k = 513},
       {.temperature = 1.0, .min_p = 0.05},
       {.temperature = 100.0, .top_p = 0.5},  // near equal: most of the vocabulary
   };

@@ -31,25 +31,25 @@ __device__ T WarpSum(T value) {
 // WarpSum of each of kCount values, which are overwritten, with few exchanges: at every step a lane
 // keeps half of what it has and gives the other half to its partner, which adds the same two
 // numbers as WarpSum does. One lane calls store(i, sum of value i).
-template <int kCount, int kStep = kWarp / 2, typename T, typename Store>
+template <int kCount, int kApart = kWarp / 2, typename T, typename Store>
 __device__ void SpreadSums(T* values, const Store& store, int index = 0, int end = kCount) {
-  if constexpr (kStep == 0) {
+  if constexpr (kApart == 0) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       if (index + i < end) store(index + i, values[i]);
     }
   } else {
     constexpr int kHalf = (kCount + 1) / 2;
-    const bool upper = (Lane() & kStep) != 0;
+    const bool upper = (Lane() & kApart) != 0;
 #pragma unroll
     for (int i = 0; i < kHalf; ++i) {
       const T low = values[i];
       const T high = kHalf + i < kCount ? values[kHalf + i] : T{};
-      values[i] = (upper ? high : low) + __shfl_xor_sync(kAllLanes, upper ? low : high, kStep);
+      values[i] = (upper ? high : low) + __shfl_xor_sync(kAllLanes, upper ? low : high, kApart);
     }
     const int middle = index + kHalf;
-    SpreadSums<kHalf, kStep / 2>(values, store, upper ? middle : index,
-                                 upper ? end : min(end, middle));
+    SpreadSums<kHalf, kApart / 2>(values, store, upper ? middle : index,
+                                  upper ? end : min(end, middle));
   }
 }
 

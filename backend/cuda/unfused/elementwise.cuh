@@ -158,8 +158,9 @@ class Chain {
     AddElements<1>(from, out, op);
   }
 
-  // Of each row of x [rows, width]. Sums are in double and in the order of the fused operations
-  // that have them, where a framework would have floats: the bits are to be the same.
+  // Of each row of x [rows, width]. Sums are in double, where a framework would have floats: the
+  // bits are to be those of the fused operations. MeanOfRows adds in their order; for heads that
+  // does not matter, since rounded squares add up exactly while they are within 2^36 of each other.
   void MeanOfHeads(const float* x, int64_t rows, int width, float* mean);  // bf16
   void MeanOfRows(const float* x, int64_t rows, int width, float* mean);   // float
   void Largest(const float* x, int64_t rows, int width, float* largest);   // none is negative

@@ -122,9 +122,13 @@ Result<std::vector<EntryRef>> WindowPlaces(const QNormRopeKvInsertArgs& args) {
       places[static_cast<size_t>(rows.first_row + i)] = Locate(args.swa, table, position);
     }
   }
+  const auto lies_on = [](const float* p, size_t bytes) {
+    return reinterpret_cast<uintptr_t>(p) % bytes == 0;
+  };
   if (args.swa.format.encoding != EntryEncoding::kE4m3Rope || args.q.dim(2) % 4 != 0 ||
-      seen != places.size()) {
-    return Unimplemented("unfused q_norm_rope_kv_insert: formats, sizes or rows");
+      seen != places.size() || !lies_on(args.q.data(), sizeof(float4)) ||
+      !lies_on(args.cos_sin.data(), sizeof(float2))) {
+    return Unimplemented("unfused q_norm_rope_kv_insert: formats, sizes, rows or alignment");
   }
   return places;
 }

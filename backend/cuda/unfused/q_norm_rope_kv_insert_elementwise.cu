@@ -27,6 +27,10 @@
 //
 // Activations of this engine are floats that hold bf16 values, on both sides of the comparison:
 // tensors that a framework would have in bf16 are floats here, too.
+#include <algorithm>
+#include <memory>
+#include <vector>
+
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/page_codec.cuh"
 #include "backend/cuda/unfused/access.h"
@@ -37,7 +41,7 @@
 namespace fathom::cuda {
 namespace {
 
-using namespace element;  // NOLINT(google-build-using-namespace)
+using namespace element;  // NOLINT(google-build-using-namespace): the words of the chain below
 
 // Where a part of each entry lies in its page.
 struct Part {
