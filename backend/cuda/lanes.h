@@ -17,7 +17,7 @@
 
 namespace fathom::cuda {
 
-// Steps of more rows are left on one lane. On an H200 a step of Flash gains 1 to 6 % by the second
+// Steps of more rows are left on one lane. On an H200 a step of Flash gains 0 to 6 % by the second
 // one up to here (docs/performance-h200.md); beyond, room for its inputs is what it would cost.
 inline constexpr int kSideLaneRows = 256;
 
